@@ -1,0 +1,80 @@
+"""Structural profiles: configs that stand for the many models that share them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+Confidence = Literal["exact", "inferred"]
+
+_REQUIRED = ("shape_id", "model_type", "architecture_class", "config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A config and what is known about the models that it stands for.
+
+    `profile_id` is `<shape_id>/v<vocabulary>`; a shape is a profile without its vocabulary.
+    `config` is what `CONFIG_MAPPING[model_type](**config)` takes. `expected_parameter_count` counts the
+    distinct elements of the parameters of `architecture_class`. `confidence` says whether that count was
+    matched exactly by published checkpoints or inferred.
+    """
+
+    profile_id: str
+    shape_id: str
+    model_type: str
+    architecture_class: str
+    config: Mapping[str, Any]
+    representative_checkpoint: str = ""
+    expected_parameter_count: int = 0
+    pooling: Mapping[str, int]
+    confidence: Confidence = "inferred"
+    rows: int = 0
+    downloads: int = 0
+
+    @property
+    def common_pooling(self) -> str:
+        """The pooling that most of its models declare ("mean" when none does)."""
+        known = {name: count for name, count in self.pooling.items() if name != "unknown"}
+        return max(known, key=lambda name: (known[name], name)) if known else "mean"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, accepted by `from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Profile:
+        """Rebuild a profile from `to_json` or from one line of the bundled file.
+
+        Raises:
+            ValueError: a required field is missing.
+        """
+        missing = [name for name in _REQUIRED if name not in data and name != "model_type"]
+        if missing:
+            raise ValueError(f"profile {data.get('profile_id')!r} lacks {', '.join(missing)}")
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        known.setdefault("model_type", data["config"]["model_type"])
+        known.setdefault("pooling", {})
+        return cls(**known)
+
+
+def iter_profiles(text: str) -> Iterator[Profile]:
+    """Profiles of a JSON-lines text, in its order."""
+    for line in text.splitlines():
+        if line.strip():
+            yield Profile.from_json(json.loads(line))
+
+
+@cache
+def _bundled() -> Mapping[str, Profile]:
+    text = files("hf_adapters.corpus").joinpath("data/profiles.jsonl").read_text(encoding="utf-8")
+    return {profile.profile_id: profile for profile in iter_profiles(text)}
+
+
+def load_profiles() -> dict[str, Profile]:
+    """The bundled profiles by id, most widespread first."""
+    return dict(_bundled())
