@@ -1,0 +1,103 @@
+"""What a verdict depends on, as one hash; computed without importing torch, so that a finished sweep is recognised in a moment."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+
+_PACKAGES = ("torch", "transformers", "numpy")
+_CODE_SUFFIXES = {".py", ".toml", ".cpp", ".h", ".hpp"}
+#: Parts of this project that decide a verdict; the rest (store, reports, commands, pages) may change without a new sweep.
+_DECIDING = (
+    ("spyre_backend", ""),
+    ("hf_adapters", "adapters"),
+    ("hf_adapters", "patching"),
+    ("hf_adapters", "patching.py"),
+    ("hf_adapters", "protocols.py"),
+    ("hf_adapters", "runner"),
+    ("hf_adapters", "runner.py"),
+    ("hf_adapters", "validate.py"),
+    ("hf_adapters", "validation"),
+    ("hf_adapters", "sweep/work.py"),
+    ("hf_adapters.corpus", "build.py"),
+    ("hf_adapters.corpus", "inputs.py"),
+    ("hf_adapters.corpus", "data/profiles.jsonl"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """Identity of everything that a verdict depends on.
+
+    Attributes:
+        value: hash over all the others; verdicts with another value are tried again.
+        release: emulated torch-spyre release.
+        release_fingerprint: hash of that release's capability data.
+        code: hash of the device, the compiler, the adapters and the validator.
+        versions: package versions.
+    """
+
+    value: str
+    release: str
+    release_fingerprint: str
+    code: str
+    versions: dict[str, str]
+
+
+def fingerprint(release: str) -> Fingerprint:
+    """Identity of the verdicts that this installation would give for a release.
+
+    Raises:
+        UnknownRelease: no capability file has that name (a ValueError).
+    """
+    from spyre_backend import capabilities
+
+    release_fingerprint = capabilities.load(release).fingerprint
+    code, versions = code_hash(), package_versions()
+    whole = hashlib.sha256()
+    for part in (release, release_fingerprint, code, *(f"{name}={number}" for name, number in versions.items())):
+        whole.update(part.encode() + b"\0")
+    return Fingerprint(
+        value=whole.hexdigest()[:24], release=release, release_fingerprint=release_fingerprint, code=code, versions=versions
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of what computes the numbers, and of Python."""
+    versions = {"python": ".".join(str(part) for part in sys.version_info[:3])}
+    for name in (*_PACKAGES, "hf-adapters"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+@cache
+def code_hash() -> str:
+    """Hash of the project's files that decide verdicts (their paths and contents)."""
+    return hash_files(_deciding_files())
+
+
+def hash_files(paths: Iterable[tuple[str, Path]]) -> str:
+    """Hash of named files, independent of their order and of where they are installed."""
+    whole = hashlib.sha256()
+    for name, path in sorted(paths):
+        whole.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return whole.hexdigest()[:24]
+
+
+def _deciding_files() -> Iterator[tuple[str, Path]]:
+    for package, part in _DECIDING:
+        root = Path(str(files(package)))
+        start = root / part if part else root
+        candidates = [start] if start.is_file() else sorted(start.rglob("*")) if start.is_dir() else []
+        for path in candidates:
+            if path.is_file() and (path.suffix in _CODE_SUFFIXES or path == start):
+                yield f"{package}/{path.relative_to(root).as_posix()}", path

@@ -1,0 +1,210 @@
+"""Runs tasks in worker processes with a time and a memory limit; a crash loses one attempt of one task, never another result."""
+
+from __future__ import annotations
+
+import collections
+import selectors
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hf_adapters.sweep.limits import DEFAULT_MEMORY, GIB, default_jobs, threads_per_worker
+from hf_adapters.sweep.messages import Json, Outcome, Task
+from hf_adapters.sweep.process import WorkerProcess, describe_exit
+
+_POLL_SECONDS = 0.1
+_MEMORY_POLL_SECONDS = 0.5
+_MAX_FAILED_STARTS = 3
+
+
+class WorkersDoNotStart(RuntimeError):
+    """Worker processes die before their first task: something is wrong with the installation, not with the models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a sweep's workers.
+
+    Attributes:
+        jobs: number of worker processes.
+        timeout: seconds of wall-clock time for one task.
+        memory: resident bytes of a worker with its children, beyond which it is killed.
+        recycle_tasks: a worker is replaced after this many tasks.
+        recycle_memory: a worker is replaced when it stays above this many resident bytes after a task.
+        start_timeout: seconds within which a worker must report that it has started.
+        attempts: how often a task whose process dies is tried.
+    """
+
+    jobs: int = 0
+    timeout: float = 900.0
+    memory: int = DEFAULT_MEMORY
+    recycle_tasks: int = 40
+    recycle_memory: int = 3 * GIB
+    start_timeout: float = 180.0
+    attempts: int = 2
+
+    def workers(self) -> int:
+        """Number of workers to start: `jobs`, or what the machine has room for when that is 0."""
+        return self.jobs or default_jobs()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened: `kind` is "started", "retrying" or "finished"; only the last has an outcome."""
+
+    kind: str
+    task: Task
+    outcome: Outcome | None = None
+
+
+class Supervisor:
+    """Gives tasks to worker processes and yields what happens.
+
+    Args:
+        work: work function as "module:function"; imported in the workers only.
+        limits: time, memory and number of workers.
+        env: environment variables for the workers on top of this process's own.
+    """
+
+    def __init__(self, work: str, *, limits: Limits | None = None, env: dict[str, str] | None = None) -> None:
+        self.work = work
+        self.limits = limits or Limits()
+        threads = str(threads_per_worker(self.limits.workers()))
+        self.env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **(env or {})}
+        self._waiting: collections.deque[Task] = collections.deque()
+        self._attempts: collections.Counter[str] = collections.Counter()
+        self._workers: list[WorkerProcess] = []
+        self._selector = selectors.DefaultSelector()
+        self._failed_starts = 0
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
+        """Yield events until every task has finished. Closing the iterator kills the workers.
+
+        Raises:
+            WorkersDoNotStart: several workers in a row died before they were ready.
+        """
+        self._waiting.extend(tasks)
+        try:
+            while self._waiting or any(worker.task for worker in self._workers):
+                yield from self._assign()
+                yield from self._collect()
+                yield from self._enforce()
+        finally:
+            self._stop_all()
+
+    def _assign(self) -> Iterator[Event]:
+        idle = [worker for worker in self._workers if worker.task is None]
+        missing = min(self.limits.workers() - len(self._workers), len(self._waiting) - len(idle))
+        for _ in range(missing):
+            worker = WorkerProcess(self.work, self.env)
+            self._selector.register(worker.results, selectors.EVENT_READ, worker)
+            self._workers.append(worker)
+        for worker in idle:
+            if worker.ready and self._waiting:
+                task = self._waiting.popleft()
+                if not worker.give(task):
+                    self._waiting.appendleft(task)
+                    continue
+                self._attempts[task.key] += 1
+                yield Event(kind="started", task=task)
+
+    def _collect(self) -> Iterator[Event]:
+        for key, _ in self._selector.select(_POLL_SECONDS):
+            worker: WorkerProcess = key.data
+            for message in worker.receive():
+                yield from self._handle(worker, message)
+            if worker.ended:
+                yield from self._bury(worker)
+
+    def _handle(self, worker: WorkerProcess, message: Json) -> Iterator[Event]:
+        if message["event"] == "ready":
+            worker.ready = True
+            self._failed_starts = 0
+            return
+        task = worker.task
+        if task is None or message.get("key") != task.key:
+            return
+        done = message["event"] == "done"
+        outcome = Outcome(
+            kind="done" if done else "failed",
+            result=message.get("result", {}),
+            reason=message.get("reason", ""),
+            detail=message.get("detail", ""),
+            attempts=self._attempts[task.key],
+            seconds=worker.busy_seconds(),
+            peak_rss=max(worker.peak_rss, worker.rss()),
+        )
+        worker.finish()
+        if worker.num_done >= self.limits.recycle_tasks or worker.rss() > self.limits.recycle_memory:
+            self._retire(worker)
+        yield Event(kind="finished", task=task, outcome=outcome)
+
+    def _bury(self, worker: WorkerProcess) -> Iterator[Event]:
+        """A worker's result pipe has ended: the process is dead or dying."""
+        code = worker.kill()
+        self._forget(worker)
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= _MAX_FAILED_STARTS:
+                raise WorkersDoNotStart(f"workers do not start: {describe_exit(code)}\n{worker.log_tail()}")
+        if worker.task is not None:
+            yield from self._lost(worker, "crashed", f"the worker process died: {describe_exit(code)}")
+
+    def _enforce(self) -> Iterator[Event]:
+        now = time.monotonic()
+        for worker in list(self._workers):
+            if not worker.ready and now - worker.since > self.limits.start_timeout:
+                yield from self._bury(worker)
+            elif worker.task is not None and worker.busy_seconds() > self.limits.timeout:
+                worker.kill()
+                self._forget(worker)
+                yield from self._lost(worker, "timed-out", f"no result within {self.limits.timeout:g} s")
+            elif now - worker.measured > _MEMORY_POLL_SECONDS:
+                if worker.measure(now) > self.limits.memory and worker.task is not None:
+                    worker.kill()
+                    self._forget(worker)
+                    limit = self.limits.memory / GIB
+                    reason = f"needs more than the memory limit of {limit:.3g} GiB ({worker.peak_rss / GIB:.3g} GiB in use)"
+                    yield from self._lost(worker, "memory", reason)
+
+    def _lost(self, worker: WorkerProcess, kind: str, reason: str) -> Iterator[Event]:
+        task = worker.task
+        assert task is not None
+        attempts = self._attempts[task.key]
+        if kind == "crashed" and attempts < self.limits.attempts:
+            self._waiting.append(task)
+            yield Event(kind="retrying", task=task)
+            return
+        yield Event(
+            kind="finished",
+            task=task,
+            outcome=Outcome(
+                kind=kind,
+                reason=reason,
+                detail=worker.log_tail(),
+                attempts=attempts,
+                seconds=worker.busy_seconds(),
+                peak_rss=worker.peak_rss,
+            ),
+        )
+
+    def _retire(self, worker: WorkerProcess) -> None:
+        worker.dismiss()
+        self._forget(worker)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        if worker in self._workers:
+            self._workers.remove(worker)
+            self._selector.unregister(worker.results)
+            worker.close()
+
+    def _stop_all(self) -> None:
+        for worker in list(self._workers):
+            if worker.task is None and worker.ready:
+                worker.dismiss()
+            else:
+                worker.kill()
+            self._forget(worker)
+        self._selector.close()
+
+
