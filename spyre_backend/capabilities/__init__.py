@@ -7,8 +7,9 @@
     ...     release.operator("aten.pow.Tensor_Scalar").compiled
     'native'
 
-The release is chosen for the whole process: `SPYRE_BACKEND_RELEASE` in the environment, `set_release`, or `use` for a block. Programs are cached by
-`Capabilities.fingerprint`, so a change of release never runs a program that was compiled for another one.
+The release is chosen for the whole process: `SPYRE_BACKEND_RELEASE` in the environment, `set_release`, or `use` for a
+block. Programs are cached by `Capabilities.fingerprint`, so a change of release never runs a program that was
+compiled for another one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads release files and turns them into `Capabilities`.
 
-A file `YYYY_MM.toml` describes one release. `include` lists further files whose tables are merged in (rules and operators have their own
-files to keep each readable), `extends` names the release that this one changes.
+A file `YYYY_MM.toml` describes one release. `include` lists further files whose tables are merged in (rules and
+operators have their own files to keep each readable), `extends` names the release that this one changes.
 """
 
 from __future__ import annotations
@@ -169,5 +169,7 @@ def _dtypes(data: dict[str, Any], stick_elems: dict[str, int]) -> DTypes:
 def _settings(data: dict[str, Any]) -> Settings:
     values = dict(data)
     bugs = values.pop("silent_bugs", {})
-    values["silent_bugs"] = {key: _record(SilentBug, f"settings.silent_bugs.{key}", {"name": key, **bug}) for key, bug in bugs.items()}
+    values["silent_bugs"] = {
+        key: _record(SilentBug, f"settings.silent_bugs.{key}", {"name": key, **bug}) for key, bug in bugs.items()
+    }
     return _record(Settings, "settings", values)

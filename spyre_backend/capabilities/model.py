@@ -1,8 +1,8 @@
 """What one torch-spyre release can lower, as typed data.
 
-Every value comes from the release's TOML file; nothing about a release is decided in code. The dataclasses only give the
-tables names, types and the few look-ups that every stage of the compiler needs (which operator entry applies to an aten overload, which
-rule a dtype breaks, which device operation performs a cast).
+Every value comes from the release's TOML file; nothing about a release is decided in code. The dataclasses only give
+the tables names, types and the few look-ups that every stage of the compiler needs (which operator entry applies to
+an aten overload, which rule a dtype breaks, which device operation performs a cast).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ SUPPORT: tuple[Support, ...] = ("native", "decomposed", "fallback", "unsupported
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Hard limits of the card and of its compiler (D0 "Fixed constants", D1.2, D1.4). Sizes are in bytes, 0 means "no limit stated"."""
+    """Hard limits of the card and of its compiler ("Fixed constants", D1.2, D1.4).
+
+    Names in `_bytes` are bytes; 0 means that no limit is stated.
+    """
 
     stick_bytes: int
     num_cores: int
@@ -54,7 +57,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Numerics:
-    """How the device computes (D1.5, D6.5); each field's source and the conflicting reports stand beside it in the TOML file."""
+    """How the device computes (D1.5, D6.5).
+
+    Each value's source and the reports that disagree with it stand beside it in the TOML file.
+    """
 
     fp16_to_dl16_rounding: Literal["rne", "half-up", "truncate"]
     saturate_fp16_carry: bool
@@ -87,7 +93,7 @@ class Numerics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentBug:
-    """A layout or fusion bug that gives wrong numbers without an error (D2.8, D6.7); off unless a release switches it on."""
+    """A bug that gives wrong numbers without an error (D2.8, D6.7); off unless a release switches it on."""
 
     name: str
     issue: str
@@ -133,7 +139,7 @@ class Rule:
     hint: str
 
     def render(self, **values: object) -> str:
-        """The message with the placeholders that `values` names filled in; other braces stay as the device prints them."""
+        """Fill in the placeholders that `values` names; other braces stay as the device prints them."""
         return re.sub(r"\{([a-z_]+)\}", lambda m: str(values.get(m.group(1), m.group(0))), self.message)
 
 
@@ -141,8 +147,9 @@ class Rule:
 class OperatorEntry:
     """How an aten operator runs (D5).
 
-    `device_op` is the function name on the device for the dtype tables of D1.6, `predicate` names the check that decides a partly supported
-    operator, `params` holds that check's numbers, `rule` is what is reported when the operator or its predicate refuses.
+    `device_op` is the function name on the device for the dtype tables of D1.6, `predicate` names the check that
+    decides a partly supported operator, `params` holds that check's numbers, `rule` is what is reported when the
+    operator or its predicate refuses.
     """
 
     name: str
@@ -157,7 +164,7 @@ class OperatorEntry:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def support(self, *, eager: bool = False) -> Support:
-        """The column of D5 that applies: E for eager calls, C otherwise."""
+        """Return the column of D5 that applies: E for eager calls, C otherwise."""
         return self.eager if eager else self.compiled
 
 
@@ -185,25 +192,26 @@ class DTypes:
     casts: Mapping[tuple[str, str], str]
 
     def cast(self, source: str, target: str) -> str | None:
-        """Device operation that casts `source` to `target` ("float16", ...); None when only the CPU can (`spyre.to_dtype_cpu`)."""
+        """Device operation that casts `source` to `target` ("float16", ...); None when only the CPU can do it."""
         return "identity" if source == target else self.casts.get((source, target))
 
     def rule_for(self, device_op: str, dtype: str) -> str | None:
         """Rule id that `device_op` breaks on an operand of `dtype`, or None when it is legal.
 
-        fp16 and bf16 run everywhere; fp32 only the operations of `SPYRE_FP32_OPS`; int32 natively only add and mul; int64 only the operations
-        that run through fp32; bool only what works as fp16 arithmetic (D1.6, D5.2).
+        fp16 and bf16 run everywhere; fp32 only the operations of `SPYRE_FP32_OPS`; int32 natively only add and mul;
+        int64 only the operations that run through fp32; bool only what works as fp16 arithmetic (D1.6, D5.2).
         """
-        if device_op in ("identity", "ReStickifyOpHBM", "to_dtype"):
-            return "dtype-unsupported" if self.formats[dtype].refused else None
-        if dtype in ("float16", "bfloat16"):
+        known = self.formats.get(dtype)
+        if known is None or known.refused:
+            return "dtype-unsupported"
+        if dtype in ("float16", "bfloat16") or device_op in ("identity", "ReStickifyOpHBM", "to_dtype"):
             return None
-        if dtype == "float32":
-            return None if device_op in self.fp32_ops else ("matmul-dtype" if device_op.startswith("batchmatmul") else "dtype-fp32-op")
-        allowed = {"int32": self.int32_ops, "int64": self.int64_ops, "bool": self.bool_ops}.get(dtype, frozenset())
-        if device_op in allowed:
+        by_dtype = {"float32": self.fp32_ops, "int32": self.int32_ops, "int64": self.int64_ops, "bool": self.bool_ops}
+        if device_op in by_dtype.get(dtype, frozenset()):
             return None
-        return "matmul-dtype" if device_op.startswith("batchmatmul") else "dtype-unsupported"
+        if device_op.startswith("batchmatmul"):
+            return "matmul-dtype"
+        return "dtype-fp32-op" if dtype == "float32" else "dtype-unsupported"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,17 +232,20 @@ class Capabilities:
     fingerprint: str
 
     def rule(self, rule_id: str) -> Rule:
-        """The rule of this id; `KeyError` naming the release for an unknown one (an internal error, never a user's mistake)."""
+        """Look up a rule; an unknown id is a mistake in our code and raises `KeyError` with the known ids."""
         try:
             return self.rules[rule_id]
         except KeyError:
-            raise KeyError(f"release {self.release} has no device rule {rule_id!r}; known rules: {', '.join(sorted(self.rules))}") from None
+            raise KeyError(
+                f"release {self.release} has no device rule {rule_id!r}; known rules: {', '.join(sorted(self.rules))}"
+            ) from None
 
     def operator(self, target: torch._ops.OpOverload | str) -> OperatorEntry | None:
-        """The entry for an aten overload, or None when D5 does not name the operator.
+        """Find the entry for an aten overload; None when D5 does not name the operator.
 
-        Accepts an `OpOverload` or its name ("aten.pow.Tensor_Scalar", "aten::pow.Tensor_Scalar", "aten.pow"). In-place and `out=` variants use the
-        entry of their functional form, and an overload without its own entry uses that of its packet.
+        Accepts an `OpOverload` or its name ("aten.pow.Tensor_Scalar", "aten::pow.Tensor_Scalar", "aten.pow").
+        In-place and `out=` variants use the entry of their functional form, and an overload without its own entry
+        uses that of its packet.
         """
         for name in _candidates(str(target)):
             entry = self.operators.get(name)
