@@ -1,0 +1,1 @@
+"""One file for each command; `hf_adapters.cli` puts them together."""
