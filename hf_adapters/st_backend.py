@@ -1,0 +1,107 @@
+"""``SentenceTransformer(path, backend="spyre")``, available as soon as hf_adapters is imported.
+
+sentence-transformers knows its backends by name and has no registry for others. Its ``Transformer`` module loads the
+model in one method, ``_load_model``; that method is wrapped so that ``"spyre"`` loads the model as ``"torch"`` would
+and compiles it. sentence-transformers itself is not imported: when it is not loaded yet, an import hook wraps the
+method right after the import. ``uninstall()`` takes both back.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+BACKEND = "spyre"
+MODULES = ("sentence_transformers.base.modules.transformer", "sentence_transformers.models.Transformer")
+"""Where the ``Transformer`` class lives: in version 6, and before."""
+
+
+def install() -> None:
+    """Wrap ``Transformer._load_model`` now, or when it gets imported; calling it again changes nothing."""
+    for name in MODULES:
+        module = sys.modules.get(name)
+        if module is not None:
+            _wrap(module)
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def uninstall() -> None:
+    """Remove the wrapper and the import hook; models loaded before keep working."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    for name in MODULES:
+        cls = _transformer_class(sys.modules.get(name))
+        stock = getattr(cls.__dict__.get("_load_model"), "_hf_adapters_stock", None) if cls is not None else None
+        if stock is not None:
+            cls._load_model = stock  # type: ignore[union-attr]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the module as usual and wraps the class once the module has been executed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in MODULES:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """The loader found by the ordinary finder, plus the wrapping afterwards."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        module: types.ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        self._loader.exec_module(module)
+        _wrap(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _transformer_class(module: types.ModuleType | None) -> Any:
+    cls = getattr(module, "Transformer", None)
+    return cls if isinstance(cls, type) and hasattr(cls, "_load_model") else None
+
+
+def _wrap(module: types.ModuleType) -> None:
+    cls = _transformer_class(module)
+    if cls is None or hasattr(cls._load_model, "_hf_adapters_stock"):
+        return
+    stock = cls._load_model
+
+    @functools.wraps(stock)
+    def load_model(self: Any, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        # The backend is positional in version 6 and before, but its place differs.
+        if not any(_is_backend(value) for value in (*args, *kwargs.values())):
+            return stock(self, model_name_or_path, *args, **kwargs)
+        from hf_adapters.runner import compile as compile_model
+
+        torch_args = ["torch" if _is_backend(value) else value for value in args]
+        torch_kwargs = {key: "torch" if _is_backend(value) else value for key, value in kwargs.items()}
+        returned = stock(self, model_name_or_path, *torch_args, **torch_kwargs)
+        # Version 6 returns the model, earlier ones store it on the module.
+        model = returned if returned is not None else self.auto_model
+        compile_model(model.eval(), target="spyre")
+        return returned
+
+    load_model._hf_adapters_stock = stock  # type: ignore[attr-defined]
+    cls._load_model = load_model
+
+
+def _is_backend(value: Any) -> bool:
+    return isinstance(value, str) and value == BACKEND
