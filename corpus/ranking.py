@@ -28,6 +28,8 @@ class RankingRow:
     rank: int
     downloads: int
     model_id: str | None = None
+    revision: str | None = None
+    config_hash: str | None = None
     profile_id: str | None = None
     match: Match = "none"
     buildable: str = ""
@@ -47,8 +49,10 @@ class RankingRow:
     @property
     def stand_in(self) -> bool:
         """True if that verdict is only about something similar."""
-        return self.profile_id is None and self.standin_profile_id is not None or (
-            self.profile_id is not None and self.buildable == _ONLY_SHAPE
+        return (
+            self.profile_id is None
+            and self.standin_profile_id is not None
+            or (self.profile_id is not None and self.buildable == _ONLY_SHAPE)
         )
 
     @property

@@ -1,6 +1,6 @@
 """Write the bundled snapshot from a census: only what a sweep needs, and its date.
 
-    python -m hf_adapters.corpus.snapshot RANKING.csv PROFILES.jsonl --date 2026-07-15 --out corpus/data
+python -m hf_adapters.corpus.snapshot RANKING.csv PROFILES.jsonl --date 2026-07-15 --out corpus/data
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def write_snapshot(ranking: Path, profiles: Path, date: str, out: Path) -> None:
     """Write `ranking.csv`, `profiles.jsonl` and `about.json` into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     out.joinpath("ranking.csv").write_text(compact_ranking(ranking.read_text(encoding="utf-8")), encoding="utf-8")
-    out.joinpath("profiles.jsonl").write_text(
-        compact_profiles(profiles.read_text(encoding="utf-8")), encoding="utf-8"
-    )
+    out.joinpath("profiles.jsonl").write_text(compact_profiles(profiles.read_text(encoding="utf-8")), encoding="utf-8")
     about = {"date": date, "what": "the most downloaded embedding models of the Hugging Face Hub, without their ids"}
     out.joinpath("about.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 

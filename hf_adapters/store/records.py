@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -123,6 +123,24 @@ class StructureWork:
     def impact(self) -> int:
         """Models x downloads: what orders the work."""
         return self.models * max(self.downloads, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRecord:
+    """One version of one adapter. `drafter` is "human", "rewrite", or the name of a language model."""
+
+    name: str
+    hash: str
+    summary: str = ""
+    equivalence: str = ""
+    rules: Sequence[str] = ()
+    releases: Sequence[str] | None = None
+    drafter: str = "human"
+    trust: str = "unreviewed"
+
+    def values(self) -> dict[str, Any]:
+        """Column values of the adapter row."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
