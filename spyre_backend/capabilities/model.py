@@ -253,6 +253,17 @@ class Capabilities:
                 return entry
         return None
 
+    def operator_overloads(self) -> list[torch._ops.OpOverload]:
+        """List the torch overloads that the operator entries name; a packet stands for all of its overloads."""
+        import torch
+
+        found: list[torch._ops.OpOverload] = []
+        for name in self.operators:
+            namespace, packet_name, *overload = name.split(".")
+            packet = getattr(getattr(torch.ops, namespace), packet_name)
+            found += [getattr(packet, o) for o in overload or packet.overloads()]
+        return found
+
     def policy(self, target: torch._ops.OpOverload | str) -> OperatorEntry:
         """Like `operator`, but an operator that D5 does not name gets the default policy instead of None."""
         entry = self.operator(target)

@@ -117,6 +117,13 @@ def test_overload_lookup(release: capabilities.Capabilities) -> None:
         assert entry.name == expected, target
 
 
+def test_operator_overloads_have_entries(release: capabilities.Capabilities) -> None:
+    overloads = release.operator_overloads()
+    assert torch.ops.aten.add.Tensor in overloads
+    assert torch.ops.aten.pow.Tensor_Tensor in overloads
+    assert all(release.operator(overload) is not None for overload in overloads)
+
+
 def test_unnamed_operator_gets_the_default_policy(release: capabilities.Capabilities) -> None:
     assert release.operator(torch.ops.aten.erfinv.default) is None
     entry = release.policy(torch.ops.aten.erfinv.default)
