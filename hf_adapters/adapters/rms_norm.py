@@ -1,0 +1,100 @@
+"""Root-mean-square norms without pow, statistics in float32."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_adapters.adapters import _probe
+from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
+from hf_adapters.adapters.layer_norm import eps_names, norm_width, probe_rows
+from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
+
+
+def _variants() -> list[dict[str, Any]]:
+    flags = itertools.product((True, False), (False, True), (False, True), (0.0, 1.0))
+    keys = ("always_float32", "scale_early", "statistics_only", "scale_offset")
+    return [dict(zip(keys, values, strict=True)) for values in flags]
+
+
+class _Candidate(ProductRMSNorm):
+    """A free-standing module that computes one of the variants, to compare a stock module with."""
+
+    def __init__(self, weight: Tensor | None, eps: float | None, variant: dict[str, Any]) -> None:
+        super().__init__()
+        self.weight = weight
+        self.eps = eps
+        self.eps_name = "eps"
+        self.__dict__.update(variant)
+
+
+def _variant_of(module: nn.Module) -> dict[str, Any] | None:
+    width = norm_width(module)
+    if width is None or isinstance(module, (ProductRMSNorm, TwoPassLayerNorm)):
+        return None
+    if getattr(module, "bias", None) is not None or len(_probe.required_arguments(module)) != 1:
+        return None
+    twin, rows = _probe.double_copy(module), probe_rows(width)
+    result = _probe.run(twin, rows)
+    if result is None:
+        return None
+    weight = getattr(twin, "weight", None)
+    for name, variant in itertools.product(eps_names(module), _variants()):
+        candidate = _Candidate(None if weight is None else weight.detach(), getattr(twin, name), variant)
+        if _probe.same(result, _probe.run(candidate, rows)):
+            return {"eps_name": name, **variant}
+    return None
+
+
+def _sites(model: nn.Module) -> list[Site]:
+    found = []
+    for path, module in _probe.leaves(model):
+        variant = _variant_of(module)
+        if variant is not None:
+            after = "x * rsqrt(mean(x * x) + eps)"
+            found.append(Site(path=path, kind="rms norm", before=type(module).__name__, after=after, meta=variant))
+    return found
+
+
+def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
+    patcher.swap_class(model.get_submodule(site.path), ProductRMSNorm, **site.meta)
+
+
+def _build(family: str) -> nn.Module:
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    from transformers.models.t5.modeling_t5 import T5LayerNorm
+
+    classes = {"llama": LlamaRMSNorm, "gemma3": Gemma3RMSNorm, "t5": T5LayerNorm}
+    norm = nn.RMSNorm(70, eps=1e-6) if family == "torch" else classes[family](70, eps=1e-6)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(70, generator=generator))
+    return nn.Sequential(norm).double().eval()
+
+
+def _inputs() -> dict[str, Tensor]:
+    return {"input": torch.cat([probe_rows(70), torch.zeros(1, 4, 70, dtype=torch.float64)])}
+
+
+def _examples() -> list[Example]:
+    return [
+        Example(name=family, build=functools.partial(_build, family), inputs=_inputs)
+        for family in ("llama", "gemma3", "t5", "torch")
+    ]
+
+
+ADAPTER = Adapter(
+    name="rms_norm",
+    summary="Root-mean-square norms without pow, with their statistics in float32.",
+    rules=("pow-scalar-exponent",),
+    equivalence="exact",
+    sites=_sites,
+    apply=_apply,
+    examples=_examples,
+    order=30,
+)
