@@ -1,4 +1,4 @@
-"""The `hf-adapters` command: parses arguments, calls the library, prints. Everything heavy is imported when a command needs it."""
+"""The `hf-adapters` command: parses, calls the library, prints. Heavy imports wait until a command needs them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command = typer.main.get_command(app)
     try:
-        code = command.main(args=None if arguments is None else list(arguments), prog_name="hf-adapters", standalone_mode=False)
+        code = command.main(
+            args=None if arguments is None else list(arguments), prog_name="hf-adapters", standalone_mode=False
+        )
     except typer.TyperException as error:
         return _report_usage(error)
     except (typer.Abort, KeyboardInterrupt):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hf_adapters.store.store import Store
 
 P = ParamSpec("P")
@@ -23,14 +25,19 @@ R = TypeVar("R")
 
 DEBUG_VARIABLE = "HF_ADAPTERS_DEBUG"
 DEFAULT_DATABASE = "hf-adapters.db"
+_PLAIN_WIDTH = 160
 
 Database = Annotated[
     str,
-    typer.Option("--db", metavar="FILE|URL", envvar="HF_ADAPTERS_DB", help="SQLite file or SQLAlchemy URL of the database."),
+    typer.Option(
+        "--db", metavar="FILE|URL", envvar="HF_ADAPTERS_DB", help="SQLite file or SQLAlchemy URL of the database."
+    ),
 ]
 Release = Annotated[
     str | None,
-    typer.Option("--backend-release", metavar="NAME", help="torch-spyre release to emulate (see: hf-adapters releases)."),
+    typer.Option(
+        "--backend-release", metavar="NAME", help="torch-spyre release to emulate (see: hf-adapters releases)."
+    ),
 ]
 
 
@@ -83,10 +90,19 @@ def _is_expected(error: Exception) -> bool:
 def _explain_os_error(error: OSError, text: str) -> str:
     where = f" at {error.filename}" if error.filename else ""
     if error.errno == errno.ENOSPC:
-        return f"no space left on the device{where}: free some, or move the caches with TORCHINDUCTOR_CACHE_DIR and --db"
+        return (
+            f"no space left on the device{where}: free some, or move the caches with TORCHINDUCTOR_CACHE_DIR and --db"
+        )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return f"no permission to write{where}: choose another place or change its permissions"
     return text
+
+
+def console() -> Console:
+    """A console for results: as wide as the terminal, wide enough for the tables where there is none."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
 def release_name(name: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hf_adapters.commands._common import UserError, friendly
+from hf_adapters.commands._common import UserError, console, friendly
 
 app = typer.Typer(help="The catalogue of adapters.", no_args_is_help=True, epilog="Example: hf-adapters adapters list")
 
@@ -16,7 +16,6 @@ app = typer.Typer(help="The catalogue of adapters.", no_args_is_help=True, epilo
 def list_() -> None:
     """List every adapter with its equivalence class and the device rules it works around."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     import hf_adapters
@@ -27,7 +26,7 @@ def list_() -> None:
     for adapter in hf_adapters.catalogue():
         releases = ", ".join(adapter.releases) if adapter.releases else "all"
         table.add_row(adapter.name, adapter.equivalence, releases, ", ".join(adapter.rules), adapter.summary)
-    Console().print(table)
+    console().print(table)
 
 
 @app.command("show", epilog="Example: hf-adapters adapters show gelu")

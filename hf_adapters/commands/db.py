@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from hf_adapters.commands._common import DEFAULT_DATABASE, Database, friendly, open_store
+from hf_adapters.commands._common import DEFAULT_DATABASE, Database, friendly
 
-app = typer.Typer(help="Create or migrate the database.", no_args_is_help=True, epilog="Example: hf-adapters db upgrade --db sweep.db")
+app = typer.Typer(
+    help="Create or migrate the database.", no_args_is_help=True, epilog="Example: hf-adapters db upgrade --db sweep.db"
+)
 
 
 @app.callback()
@@ -18,5 +20,12 @@ def group() -> None:
 @friendly
 def upgrade(db: Database = DEFAULT_DATABASE) -> None:
     """Create the database, or bring its tables to the newest revision; what it holds is kept."""
-    with open_store(db, create=True) as store:
-        typer.echo(f"{db}: schema at revision {store.revision()}")
+    from hf_adapters.store import Store
+
+    with Store(db) as store:
+        before, after = store.upgrade()
+        where = store.where
+    if before == after:
+        typer.echo(f"{where}: schema is up to date (revision {after})")
+    else:
+        typer.echo(f"{where}: schema upgraded from {before or 'nothing'} to revision {after}")

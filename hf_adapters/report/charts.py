@@ -53,7 +53,9 @@ def blocking_pareto(summary: Summary) -> go.Figure:
         mode="lines+markers",
         line={"color": _DOWNLOADS},
     )
-    figure.update_layout(yaxis={"title": "models blocked"}, yaxis2={"overlaying": "y", "side": "right", "range": [0, 102], "title": "%"})
+    figure.update_layout(
+        yaxis={"title": "models blocked"}, yaxis2={"overlaying": "y", "side": "right", "range": [0, 102], "title": "%"}
+    )
     return _finish(figure)
 
 

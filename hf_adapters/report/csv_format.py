@@ -33,5 +33,7 @@ def render(summary: Summary) -> str:
     writer.writerow(COLUMNS)
     for row in summary.rows:
         values = [getattr(row, name) for name in COLUMNS]
-        writer.writerow([" ".join(value) if isinstance(value, tuple) else "" if value is None else value for value in values])
+        writer.writerow(
+            [" ".join(value) if isinstance(value, tuple) else "" if value is None else value for value in values]
+        )
     return text.getvalue()

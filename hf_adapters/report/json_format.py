@@ -32,6 +32,9 @@ def as_dict(summary: Summary) -> dict[str, Any]:
         "adapters": summary.adapters,
         "reasons": [{**reason, "title": rule_titles.get(reason["rule"])} for reason in summary.reasons],
         "blocking": summary.blocking,
-        "curve": [{"rank": rank, "models_share": models, "downloads_share": downloads} for rank, models, downloads in summary.curve],
+        "curve": [
+            {"rank": rank, "models_share": models, "downloads_share": downloads}
+            for rank, models, downloads in summary.curve
+        ],
         "published": dict(PUBLISHED),
     }

@@ -8,7 +8,14 @@ from hf_adapters.report.summary import Summary
 
 def render(summary: Summary) -> str:
     """Headline, context and every table."""
-    parts = ["# Coverage of embedding models on Spyre", "", f"**{text.headline(summary)}**", "", text.context(summary), ""]
+    parts = [
+        "# Coverage of embedding models on Spyre",
+        "",
+        f"**{text.headline(summary)}**",
+        "",
+        text.context(summary),
+        "",
+    ]
     for table in text.tables(summary):
         if not table.rows:
             continue

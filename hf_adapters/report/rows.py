@@ -21,8 +21,9 @@ class ModelRow:
         downloads: downloads of the last 30 days, as the ranking gives them.
         model_id: Hub id, or None when the ranking carries none.
         family: `model_type` of the config.
-        evidence: how the judged structure relates to the model: "exact" and "inferred" are the model's own structure (known, or
-            concluded from counts and names), "stand-in" is the commonest structure of the same family, "none" is no structure.
+        evidence: how the judged structure relates to the model: "exact" and "inferred" are the model's own structure
+            (known, or concluded from counts and names), "stand-in" is the commonest structure of the same family,
+            "none" is no structure.
         structure: structural signature, or None.
         profile_id: profile that was judged for the model, or None.
         verdict: one of `VERDICTS`.

@@ -69,7 +69,9 @@ class Summary:
     rows: tuple[ModelRow, ...] = field(repr=False)
 
 
-def summarise(rows: Iterable[ModelRow], provenance: Provenance | None = None, *, now: dt.datetime | None = None) -> Summary:
+def summarise(
+    rows: Iterable[ModelRow], provenance: Provenance | None = None, *, now: dt.datetime | None = None
+) -> Summary:
     """Compute every figure of a report.
 
     Args:
@@ -137,7 +139,9 @@ def _group(rows: Iterable[ModelRow], key: Callable[[ModelRow], Any]) -> list[tup
     groups: dict[Any, list[ModelRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
-    return sorted(groups.items(), key=lambda item: (-len(item[1]), -sum(row.downloads for row in item[1]), str(item[0])))
+    return sorted(
+        groups.items(), key=lambda item: (-len(item[1]), -sum(row.downloads for row in item[1]), str(item[0]))
+    )
 
 
 def _families(rows: Sequence[ModelRow]) -> dict[str, dict[str, Any]]:
@@ -180,7 +184,13 @@ def _adapters(rows: Sequence[ModelRow]) -> dict[str, dict[str, Any]]:
 def _reasons(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:
     failed = [row for row in rows if not row.accepted and row.verdict != "pending"]
     return [
-        {"verdict": verdict, "rule": rule, **_totals(members), "example": _example(members), "reason": members[0].reason}
+        {
+            "verdict": verdict,
+            "rule": rule,
+            **_totals(members),
+            "example": _example(members),
+            "reason": members[0].reason,
+        }
         for (verdict, rule), members in _group(failed, lambda row: (row.verdict, row.rule or row.verdict))
     ]
 
@@ -207,21 +217,21 @@ def _example(rows: Sequence[ModelRow]) -> str | None:
 def _curve(rows: Sequence[ModelRow]) -> list[tuple[int, float, float]]:
     """Points (rank, accepted share of models, accepted share of downloads), each over the ranks up to there."""
     points = []
-    step_ranks = _log_spaced(rows[-1].rank) if rows else set()
-    models = accepted = downloads = accepted_downloads = 0
-    for row in rows:
-        models += 1
+    wanted = _log_spaced(len(rows))
+    accepted = downloads = accepted_downloads = 0
+    for num_models, row in enumerate(rows, 1):
         downloads += row.downloads
         if row.counted:
             accepted += 1
             accepted_downloads += row.downloads
-        if models in step_ranks or models == len(rows):
-            points.append((row.rank, accepted / models, accepted_downloads / downloads if downloads else 0.0))
+        if num_models in wanted or num_models == len(rows):
+            share = accepted_downloads / downloads if downloads else 0.0
+            points.append((row.rank, accepted / num_models, share))
     return points
 
 
 def _log_spaced(last: int) -> set[int]:
-    """About `_CURVE_POINTS` ranks from 1 to `last`, dense at the front where the downloads are."""
+    """About `_CURVE_POINTS` positions from 1 to `last`, dense at the front where the downloads are."""
     if last <= _CURVE_POINTS:
         return set(range(1, last + 1))
     return {round(last ** (index / _CURVE_POINTS)) for index in range(_CURVE_POINTS + 1)}

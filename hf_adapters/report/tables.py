@@ -24,7 +24,14 @@ def tables(summary: Summary, *, most: int | None = None) -> list[Table]:
         summary: the figures.
         most: longest table wanted; None keeps every line.
     """
-    made = [_coverage(summary), _verdicts(summary), _families(summary), _adapters(summary), _reasons(summary), _blocking(summary)]
+    made = [
+        _coverage(summary),
+        _verdicts(summary),
+        _families(summary),
+        _adapters(summary),
+        _reasons(summary),
+        _blocking(summary),
+    ]
     if most is None:
         return made
     return [_shorten(table, most) for table in made]
@@ -44,8 +51,8 @@ def context(summary: Summary) -> str:
     source = summary.provenance
     return (
         f"Ranking: {source.ranking_source} of {source.ranking_date}. Emulated torch-spyre release: {source.release}. "
-        f"Published result on real cards, for context: {PUBLISHED['covered']:,} of {PUBLISHED['models']:,} models covered, "
-        f"{PUBLISHED['passing']:,} passing end to end, with {PUBLISHED['adapters']} adapters."
+        f"Published result on real cards, for context: {PUBLISHED['covered']:,} of {PUBLISHED['models']:,} models "
+        f"covered, {PUBLISHED['passing']:,} passing end to end, with {PUBLISHED['adapters']} adapters."
     )
 
 
@@ -84,8 +91,22 @@ def _coverage(summary: Summary) -> Table:
         )
     return Table(
         title="Coverage",
-        note="Accepted models were judged on their own structure, known exactly or inferred; stand-ins are weaker evidence and not part of it.",
-        headers=("top", "models", "accepted", "of downloads", "native", "adapted", "exact", "inferred", "stand-in only", "pending"),
+        note=(
+            "Accepted models were judged on their own structure, known exactly or inferred. "
+            "Stand-ins are weaker evidence and not part of it."
+        ),
+        headers=(
+            "top",
+            "models",
+            "accepted",
+            "of downloads",
+            "native",
+            "adapted",
+            "exact",
+            "inferred",
+            "stand-in only",
+            "pending",
+        ),
         rows=rows,
     )
 
@@ -121,7 +142,13 @@ def _families(summary: Summary) -> Table:
 
 def _adapters(summary: Summary) -> Table:
     rows = [
-        (name, f"{figures['models']:,}", f"{figures['accepted']:,}", f"{figures['accepted_alone']:,}", f"{figures['accepted_downloads']:,}")
+        (
+            name,
+            f"{figures['models']:,}",
+            f"{figures['accepted']:,}",
+            f"{figures['accepted_alone']:,}",
+            f"{figures['accepted_downloads']:,}",
+        )
         for name, figures in summary.adapters.items()
     ]
     return Table(
@@ -155,7 +182,14 @@ def _reasons(summary: Summary) -> Table:
 
 def _blocking(summary: Summary) -> Table:
     rows = [
-        (op, ", ".join(figures["rules"]), f"{figures['models']:,}", f"{figures['downloads']:,}", f"{figures['structures']:,}", figures["example"] or "")
+        (
+            op,
+            ", ".join(figures["rules"]),
+            f"{figures['models']:,}",
+            f"{figures['downloads']:,}",
+            f"{figures['structures']:,}",
+            figures["example"] or "",
+        )
         for op, figures in summary.blocking.items()
     ]
     return Table(

@@ -36,7 +36,9 @@ def render(summary: Summary) -> str:
 
 
 def _table(table: text.Table) -> RichTable:
-    made = RichTable(title=table.title, caption=table.note or None, box=box.SIMPLE, title_justify="left", caption_justify="left")
+    made = RichTable(
+        title=table.title, caption=table.note or None, box=box.SIMPLE, title_justify="left", caption_justify="left"
+    )
     for index, header in enumerate(table.headers):
         numeric = all(row[index][:1].isdigit() for row in table.rows)
         made.add_column(header, justify="right" if numeric else "left", overflow="fold")

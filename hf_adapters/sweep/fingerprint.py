@@ -1,4 +1,4 @@
-"""What a verdict depends on, as one hash; computed without importing torch, so that a finished sweep is recognised in a moment."""
+"""What a verdict depends on, as one hash; made without importing torch, so that a finished sweep is known at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 _PACKAGES = ("torch", "transformers", "numpy")
 _CODE_SUFFIXES = {".py", ".toml", ".cpp", ".h", ".hpp"}
-#: Parts of this project that decide a verdict; the rest (store, reports, commands, pages) may change without a new sweep.
+#: Parts of this project that decide a verdict; the rest (store, reports, pages) may change without a new sweep.
+_ADAPTERS = (("hf_adapters", "adapters"),)
 _DECIDING = (
     ("spyre_backend", ""),
-    ("hf_adapters", "adapters"),
     ("hf_adapters", "patching"),
     ("hf_adapters", "patching.py"),
     ("hf_adapters", "protocols.py"),
@@ -37,16 +37,20 @@ class Fingerprint:
 
     Attributes:
         value: hash over all the others; verdicts with another value are tried again.
+        base: the same without the adapters: what verdicts of unpatched models depend on.
         release: emulated torch-spyre release.
         release_fingerprint: hash of that release's capability data.
-        code: hash of the device, the compiler, the adapters and the validator.
+        code: hash of the device, the compiler and the validator.
+        adapters: hash of the adapters.
         versions: package versions.
     """
 
     value: str
+    base: str
     release: str
     release_fingerprint: str
     code: str
+    adapters: str
     versions: dict[str, str]
 
 
@@ -59,12 +63,16 @@ def fingerprint(release: str) -> Fingerprint:
     from spyre_backend import capabilities
 
     release_fingerprint = capabilities.load(release).fingerprint
-    code, versions = code_hash(), package_versions()
-    whole = hashlib.sha256()
-    for part in (release, release_fingerprint, code, *(f"{name}={number}" for name, number in versions.items())):
-        whole.update(part.encode() + b"\0")
+    code, adapters, versions = code_hash(), adapters_hash(), package_versions()
+    base = _digest(release, release_fingerprint, code, *(f"{name}={number}" for name, number in versions.items()))
     return Fingerprint(
-        value=whole.hexdigest()[:24], release=release, release_fingerprint=release_fingerprint, code=code, versions=versions
+        value=_digest(base, adapters),
+        base=base,
+        release=release,
+        release_fingerprint=release_fingerprint,
+        code=code,
+        adapters=adapters,
+        versions=versions,
     )
 
 
@@ -81,8 +89,14 @@ def package_versions() -> dict[str, str]:
 
 @cache
 def code_hash() -> str:
-    """Hash of the project's files that decide verdicts (their paths and contents)."""
-    return hash_files(_deciding_files())
+    """Hash of the project's files that decide verdicts, adapters apart (their paths and contents)."""
+    return hash_files(_files(_DECIDING))
+
+
+@cache
+def adapters_hash() -> str:
+    """Hash of the catalogue's files."""
+    return hash_files(_files(_ADAPTERS))
 
 
 def hash_files(paths: Iterable[tuple[str, Path]]) -> str:
@@ -93,8 +107,15 @@ def hash_files(paths: Iterable[tuple[str, Path]]) -> str:
     return whole.hexdigest()[:24]
 
 
-def _deciding_files() -> Iterator[tuple[str, Path]]:
-    for package, part in _DECIDING:
+def _digest(*parts: str) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part.encode() + b"\0")
+    return whole.hexdigest()[:24]
+
+
+def _files(parts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Path]]:
+    for package, part in parts:
         root = Path(str(files(package)))
         start = root / part if part else root
         candidates = [start] if start.is_file() else sorted(start.rglob("*")) if start.is_dir() else []

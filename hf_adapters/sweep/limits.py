@@ -54,7 +54,9 @@ def tree_rss(pid: int) -> int:
         proc = Path("/proc") / str(current)
         try:
             total += _PAGE * int((proc / "statm").read_text().split()[1])
-            stack.extend(int(child) for task in (proc / "task").iterdir() for child in (task / "children").read_text().split())
+            stack.extend(
+                int(child) for task in (proc / "task").iterdir() for child in (task / "children").read_text().split()
+            )
         except (OSError, ValueError, IndexError):
             continue
     return total

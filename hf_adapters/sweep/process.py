@@ -28,7 +28,7 @@ class WorkerProcess:
 
     def __init__(self, work: str, env: dict[str, str]) -> None:
         read_end, write_end = os.pipe()
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hf_adapters.sweep.worker", str(write_end), work],
             stdin=subprocess.PIPE,
@@ -36,7 +36,7 @@ class WorkerProcess:
             stderr=self._log,
             pass_fds=(write_end,),
             env={**os.environ, **env},
-            # Its own process group: Ctrl-C in the terminal reaches the supervisor only, and a kill reaches the children, too.
+            # Its own process group: Ctrl-C in the terminal reaches the supervisor only, a kill the children, too.
             start_new_session=True,
         )
         os.close(write_end)
@@ -113,10 +113,8 @@ class WorkerProcess:
 
     def kill(self) -> int:
         """Kill the process and its children; returns its exit code (negative: the signal)."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2 if self.ended else 0)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()

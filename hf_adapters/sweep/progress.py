@@ -43,7 +43,7 @@ class Tally:
         self.current[label] = time.monotonic()
 
     def finish(self, label: str, verdict: str, models: int, downloads: int) -> float:
-        """A structure has its verdict; `models` and `downloads` are those it stands for. Returns the seconds it took."""
+        """A structure has its verdict and stands for so many models and downloads; the seconds it took."""
         self.done += 1
         self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
         if verdict in _ACCEPTED:
@@ -55,7 +55,8 @@ class Tally:
         """Running coverage in words."""
         models = 100 * self.accepted_models / self.models if self.models else 0.0
         downloads = 100 * self.accepted_downloads / self.downloads if self.downloads else 0.0
-        return f"accepted {self.accepted_models:,} of {self.models:,} models ({models:.1f} %), {downloads:.1f} % of downloads"
+        accepted = f"{self.accepted_models:,} of {self.models:,} models ({models:.1f} %)"
+        return f"accepted {accepted}, {downloads:.1f} % of downloads"
 
 
 class Display(Protocol):
@@ -88,6 +89,7 @@ class PlainDisplay:
         return None
 
     def update(self, message: str | None = None) -> None:
+        """Print the message with the running coverage; nothing without one."""
         if message is not None:
             line = f"[{self.tally.done}/{self.tally.total}] {message}; {self.tally.coverage()}"
             self.console.print(Text(line), soft_wrap=True)
@@ -99,7 +101,11 @@ class LiveDisplay:
     def __init__(self, tally: Tally, console: Console) -> None:
         self.tally, self.console = tally, console
         self._bar = Progress(
-            TextColumn("structures"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]} left"), TimeElapsedColumn(),
+            TextColumn("structures"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left"),
+            TimeElapsedColumn(),
             console=console,
         )
         self._task = self._bar.add_task("structures", total=tally.total, left=tally.total)
@@ -113,6 +119,7 @@ class LiveDisplay:
         self._live.stop()
 
     def update(self, message: str | None = None) -> None:
+        """Move the bar; print the message above it."""
         self._bar.update(self._task, completed=self.tally.done, left=self.tally.total - self.tally.done)
         if message is not None:
             self.console.print(Text(message))

@@ -15,6 +15,8 @@ _FIELDS = frozenset(field.name for field in fields(VerdictRecord))
 #: Set by the sweep itself, never by a worker.
 _OWN = frozenset({"release", "release_fingerprint", "fingerprint", "signature", "model_row_id", "details", "versions"})
 _DETAIL_LIMIT = 4000
+#: Key in `details` of the fingerprint without the adapters.
+BASE = "base_fingerprint"
 
 
 def verdict_record(
@@ -35,7 +37,7 @@ def verdict_record(
         signature=signature,
         model_row_id=model_row_id,
         versions={**identity.versions, **(evidence.get("versions") or {})},
-        details={**details, "attempts": outcome.attempts, "peak_rss": outcome.peak_rss},
+        details={**details, BASE: identity.base, "attempts": outcome.attempts, "peak_rss": outcome.peak_rss},
     )
 
 
@@ -43,11 +45,16 @@ def _evidence(outcome: Outcome) -> Mapping[str, Any]:
     if outcome.kind == "done" and outcome.result.get("verdict") in VERDICTS:
         return outcome.result
     if outcome.kind == "done":
-        return {"verdict": "crashed", "reason": f"the worker answered no known verdict: {outcome.result.get('verdict')!r}"}
+        return {
+            "verdict": "crashed",
+            "reason": f"the worker answered no known verdict: {outcome.result.get('verdict')!r}",
+        }
     verdict = "timed-out" if outcome.kind == "timed-out" else "crashed"
     return {
         "verdict": verdict,
         "reason": outcome.reason,
-        "error_code": {"timed-out": "E_TIMEOUT", "memory": "E_MEMORY", "failed": "E_WORK_FAILED"}.get(outcome.kind, "E_CRASH"),
+        "error_code": {"timed-out": "E_TIMEOUT", "memory": "E_MEMORY", "failed": "E_WORK_FAILED"}.get(
+            outcome.kind, "E_CRASH"
+        ),
         "output": outcome.detail[-_DETAIL_LIMIT:],
     }

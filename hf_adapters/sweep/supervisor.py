@@ -1,4 +1,4 @@
-"""Runs tasks in worker processes with a time and a memory limit; a crash loses one attempt of one task, never another result."""
+"""Runs tasks in worker processes with time and memory limits; a crash loses one attempt of one task, nothing else."""
 
 from __future__ import annotations
 
@@ -159,12 +159,12 @@ class Supervisor:
                 worker.kill()
                 self._forget(worker)
                 yield from self._lost(worker, "timed-out", f"no result within {self.limits.timeout:g} s")
-            elif now - worker.measured > _MEMORY_POLL_SECONDS:
-                if worker.measure(now) > self.limits.memory and worker.task is not None:
-                    worker.kill()
-                    self._forget(worker)
-                    limit = self.limits.memory / GIB
-                    reason = f"needs more than the memory limit of {limit:.3g} GiB ({worker.peak_rss / GIB:.3g} GiB in use)"
+            elif now - worker.measured > _MEMORY_POLL_SECONDS and worker.measure(now) > self.limits.memory:
+                worker.kill()
+                self._forget(worker)
+                if worker.task is not None:
+                    limit, used = self.limits.memory / GIB, worker.peak_rss / GIB
+                    reason = f"needs more than the memory limit of {limit:.3g} GiB ({used:.3g} GiB in use)"
                     yield from self._lost(worker, "memory", reason)
 
     def _lost(self, worker: WorkerProcess, kind: str, reason: str) -> Iterator[Event]:
@@ -206,5 +206,3 @@ class Supervisor:
                 worker.kill()
             self._forget(worker)
         self._selector.close()
-
-

@@ -1,7 +1,7 @@
 """A worker process: judges one structure after another until it is told to stop.
 
-Run by the supervisor as `python -m hf_adapters.sweep.worker`. Tasks come in through standard input, results go out through
-a pipe of their own, so that what a model prints cannot be taken for a result.
+Run by the supervisor as `python -m hf_adapters.sweep.worker`. Tasks come in through standard input, results go out
+through a pipe of their own, so that what a model prints cannot be taken for a result.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _read_tasks(tasks: queue.Queue[Json | None]) -> None:
             tasks.put(None)
             return
         tasks.put(task)
-    # The supervisor is gone (standard input ended without "exit"): nobody would read the result, so stop what is running,
-    # children included. The supervisor made this process the leader of its own group.
+    # The supervisor is gone (standard input ended without "exit"): nobody would read the result, so stop what is
+    # running, children included. The supervisor made this process the leader of its own group.
     if os.getpgid(0) == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -32,13 +32,20 @@ class FileSize:
 def measure(path: Path, root: Path = ROOT) -> FileSize:
     """Size of one source file; for C++ only the file is measured."""
     text = path.read_text(encoding="utf-8")
-    longest, longest_lines = max(_functions(ast.parse(text)), key=lambda item: item[1], default=("", 0)) if path.suffix == ".py" else ("", 0)
+    longest, longest_lines = (
+        max(_functions(ast.parse(text)), key=lambda item: item[1], default=("", 0)) if path.suffix == ".py" else ("", 0)
+    )
     return FileSize(path.relative_to(root).as_posix(), len(text.splitlines()), longest, longest_lines)
 
 
 def measure_all(root: Path = ROOT) -> list[FileSize]:
     """Sizes of all source files of the project, the largest first."""
-    paths = (path for folder in FOLDERS for path in sorted((root / folder).rglob("*")) if path.suffix in _SUFFIXES and path.is_file())
+    paths = (
+        path
+        for folder in FOLDERS
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in _SUFFIXES and path.is_file()
+    )
     return sorted((measure(path, root) for path in paths), key=lambda size: -size.lines)
 
 
@@ -47,7 +54,10 @@ def table(sizes: list[FileSize], most: int | None = None) -> str:
     lines = [f"{'lines':>6} {'longest function':>17}  file"]
     for size in sizes[:most]:
         mark = " " if size.within_budget else "!"
-        lines.append(f"{size.lines:>6} {size.longest_lines:>17} {mark}{size.path}" + (f" ({size.longest})" if size.longest else ""))
+        lines.append(
+            f"{size.lines:>6} {size.longest_lines:>17} {mark}{size.path}"
+            + (f" ({size.longest})" if size.longest else "")
+        )
     lines.append(f"{sum(size.lines for size in sizes):>6} {'':>17}  {len(sizes)} files")
     return "\n".join(lines)
 

@@ -21,7 +21,12 @@ def row(rank: int, verdict: str, **values: Any) -> ModelRow:
     return ModelRow(rank=rank, verdict=verdict, **given)
 
 
-POW = {"rule": "pow-scalar-exponent", "op": "aten.pow.Tensor_Scalar", "reason": "pow with a scalar exponent", "module_path": "layer.0"}
+POW = {
+    "rule": "pow-scalar-exponent",
+    "op": "aten.pow.Tensor_Scalar",
+    "reason": "pow with a scalar exponent",
+    "module_path": "layer.0",
+}
 
 SAMPLE = (
     row(1, "adapted", downloads=1000, adapters=("gelu", "heads"), structure="s1"),
@@ -31,7 +36,16 @@ SAMPLE = (
     row(5, "uncovered", downloads=90, family="gpt2", **POW),
     row(6, "uncovered", downloads=80, family="gpt2", structure="s5", **POW),
     row(7, "mismatch", downloads=70, reason="12 times the noise floor", op="aten.softmax.int"),
-    row(8, "unbuildable", downloads=60, evidence="none", structure=None, profile_id=None, reason="needs remote code", rule="remote-code"),
+    row(
+        8,
+        "unbuildable",
+        downloads=60,
+        evidence="none",
+        structure=None,
+        profile_id=None,
+        reason="needs remote code",
+        rule="remote-code",
+    ),
     row(9, "pending", downloads=50),
     row(150, "native", downloads=10, family="mpnet"),
 )

@@ -74,7 +74,14 @@ def test_csv_has_one_line_for_each_model(summary: Summary) -> None:
 @pytest.mark.parametrize("output_format", ["terminal", "md", "html"])
 def test_pages_for_people_show_result_context_and_blocking_operation(summary: Summary, output_format: str) -> None:
     text = render(summary, output_format)
-    for expected in ("4 of 10 models accepted (40.0 %)", "79.2 % of downloads", "2026-07-15", "7,960", "6,804", "aten.pow.Tensor_Scalar"):
+    for expected in (
+        "4 of 10 models accepted (40.0 %)",
+        "79.2 % of downloads",
+        "2026-07-15",
+        "7,960",
+        "6,804",
+        "aten.pow.Tensor_Scalar",
+    ):
         assert expected in " ".join(text.split()), expected
 
 
@@ -82,7 +89,8 @@ def test_html_needs_no_network(summary: Summary) -> None:
     page = render(summary, "html")
     markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", markup)
-    assert 'id="coverage-chart"' in page and 'id="blocking-chart"' in page
+    assert 'id="coverage-chart"' in page
+    assert 'id="blocking-chart"' in page
     assert "Plotly.newPlot" in page
 
 

@@ -56,7 +56,11 @@ def test_blocking_operations_carry_their_impact(summary: Summary) -> None:
 
 def test_reasons_are_grouped_by_verdict_and_rule(summary: Summary) -> None:
     found = {(reason["verdict"], reason["rule"]): reason["models"] for reason in summary.reasons}
-    assert found == {("uncovered", "pow-scalar-exponent"): 2, ("mismatch", "mismatch"): 1, ("unbuildable", "remote-code"): 1}
+    assert found == {
+        ("uncovered", "pow-scalar-exponent"): 2,
+        ("mismatch", "mismatch"): 1,
+        ("unbuildable", "remote-code"): 1,
+    }
 
 
 def test_adapters_and_families(summary: Summary) -> None:
@@ -96,7 +100,8 @@ def test_an_empty_database_has_a_report() -> None:
 )
 def test_the_parts_add_up(specs: list[tuple[str, str, int]]) -> None:
     rows: list[ModelRow] = [
-        row(rank, verdict, evidence=evidence, downloads=downloads) for rank, (verdict, evidence, downloads) in enumerate(specs, 1)
+        row(rank, verdict, evidence=evidence, downloads=downloads)
+        for rank, (verdict, evidence, downloads) in enumerate(specs, 1)
     ]
     cover = coverage(rows)
     assert cover.accepted == cover.accepted_native + cover.accepted_adapted

@@ -54,7 +54,14 @@ def judge(payload: dict[str, Any]) -> dict[str, Any]:
             "module_path": "encoder.layer.0",
         }
     if family == "bert":
-        return {"verdict": "adapted", "reason": "", "adapters": {"gelu": "h1"}, "noise_floor": 0.01, "multiple": 1.5, "weights": "random"}
+        return {
+            "verdict": "adapted",
+            "reason": "",
+            "adapters": {"gelu": "h1"},
+            "noise_floor": 0.01,
+            "multiple": 1.5,
+            "weights": "random",
+        }
     return {"verdict": "native", "reason": "", "adapters": {}}
 
 

@@ -21,7 +21,9 @@ def run(tasks: list[dict[str, Any]], **limits: Any) -> dict[str, Outcome]:
     work = [Task(key=str(index), label=str(index), payload=payload) for index, payload in enumerate(tasks)]
     events = list(Supervisor(ACT, limits=settings).run(work))
     finished = [event for event in events if event.kind == "finished"]
-    assert sorted(event.task.key for event in finished) == sorted(task.key for task in work), "one outcome for each task"
+    assert sorted(event.task.key for event in finished) == sorted(task.key for task in work), (
+        "one outcome for each task"
+    )
     return {event.task.key: event.outcome for event in finished if event.outcome is not None}
 
 
