@@ -33,7 +33,10 @@ class Source:
     @staticmethod
     def of(device: Tensor, spec: TensorSpec) -> Source:
         """The source behind a launch argument."""
-        return Source(device.data_ptr(), spec.storage_elements, spec.dtype, memory.write_generation(device))
+        generation = getattr(memory, "write_generation", None)
+        return Source(
+            device.data_ptr(), spec.storage_elements, spec.dtype, None if generation is None else generation(device)
+        )
 
 
 class DecodedCache:

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from spyre_backend import _C
 from spyre_backend.emulator.context import DL16_DTYPES, TORCH_DTYPES
 from spyre_backend.emulator.fast import Plan, allocate
 from spyre_backend.emulator.numerics import dl16_decode, dl16_encode
@@ -78,7 +79,7 @@ class LoadedProgram:
             for argument in arguments:
                 if argument.writes and argument.device.numel():
                     _write_back(argument, tensors[argument.spec.name])
-        _count_launch()
+        _C.record_launch()
 
     def _working_tensors(self, arguments: Sequence[_Argument]) -> tuple[dict[str, Tensor], frozenset[str]]:
         """Decoded memory of each argument, and the names of the outputs that the executor may allocate itself."""
@@ -236,19 +237,15 @@ def _decode_shared(program: str, group: Sequence[_Argument], tensors: dict[str, 
         raise SpyreRuntimeError(f"program {program!r}: arguments {names} share memory but not the number format")
     width = first.device.element_size()
     count = (max(argument.last for argument in group) - first.first) // width
-    codes = first.host.as_strided((count,), (1,), first.host.storage_offset())
-    shared = dl16_decode(codes) if first.spec.dtype in DL16_DTYPES else codes.clone()
+    shared = torch.empty((count,), dtype=TORCH_DTYPES[first.spec.dtype], device="cpu")
     for argument in group:
         start, odd = divmod(argument.first - first.first, width)
         if odd:
             raise SpyreRuntimeError(f"program {program!r}: arguments {names} share memory at half an element")
-        tensors[argument.spec.name] = shared[start : start + argument.spec.storage_elements]
-
-
-def _count_launch() -> None:
-    from spyre_backend.device import module
-
-    module.count_launch()
+        working = shared[start : start + argument.spec.storage_elements]
+        flat = _flat(argument)
+        working.copy_(dl16_decode(flat) if argument.spec.dtype in DL16_DTYPES else flat)
+        tensors[argument.spec.name] = working
 
 
 def _write_back(argument: _Argument, working: Tensor) -> None:
