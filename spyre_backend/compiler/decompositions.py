@@ -1,0 +1,183 @@
+"""Stage 1, decompositions: which aten ops are taken apart before the post-grad graph, on device tensors only (D4.2).
+
+PyTorch keeps one table for all devices.  Every entry that the device treats in its own way is wrapped here: a call
+without a ``spyre`` tensor takes the stock decomposition, so other devices see no change.  What an operator becomes is
+decided by the capability file: ops listed there as native, fallback or unsupported are kept whole, ops listed as
+"decomposed" take the form below if there is one, and the stock form otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from spyre_backend import capabilities
+from spyre_backend.compiler.errors import refuse
+from spyre_backend.compiler.lowering import LOWERINGS
+
+aten = torch.ops.aten
+Decomposition = Callable[..., Any]
+
+
+def on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether any tensor among the arguments (one level of lists deep) lives on the device."""
+    for arg in (*args, *kwargs.values()):
+        for item in arg if isinstance(arg, (list, tuple)) else (arg,):
+            if isinstance(item, Tensor) and item.device.type == "spyre":
+                return True
+            if isinstance(item, (torch.device, str)) and str(item).partition(":")[0] == "spyre":
+                return True
+    return False
+
+
+def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    """D5.3: amax, sub, exp, sum, div in the input's own dtype (the leak of D1.5 comes from exp)."""
+    if half_to_float:
+        x = x.to(torch.float32)
+    shifted = (x - x.amax(dim, keepdim=True)).exp()
+    return shifted / shifted.sum(dim, keepdim=True)
+
+
+def log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    """D5.3 (row marked as an assumption there): shifted - log(sum(exp(shifted)))."""
+    if half_to_float:
+        x = x.to(torch.float32)
+    shifted = x - x.amax(dim, keepdim=True)
+    return shifted - shifted.exp().sum(dim, keepdim=True).log()
+
+
+def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """D5.1: mm + add; alpha and beta other than 1 become multiplications."""
+    product = aten.mm.default(a, b)
+    if alpha != 1:
+        product = product * alpha
+    return product + (bias if beta == 1 else bias * beta)
+
+
+def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """D5.1: bmm + add."""
+    product = aten.bmm.default(a, b)
+    if alpha != 1:
+        product = product * alpha
+    return product + (bias if beta == 1 else bias * beta)
+
+
+def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """D5.3: mean(x*x), rsqrt(mean + eps), mul, in the input's dtype; one normalised dim only."""
+    if len(normalized_shape) != 1:
+        raise refuse("layer-norm-shape", op="aten.rms_norm.default", shapes=[x.shape], dtypes=[x.dtype])
+    tiny = torch.finfo(x.dtype).eps if eps is None else eps
+    normed = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + tiny)
+    return normed if weight is None else normed * weight
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """D5.1: q and k each scaled by sqrt(scale), GQA by expand and flatten, additive mask, softmax, matmul.
+
+    A causal mask is made on the CPU (tril runs there, D5.2); dropout is refused.
+    """
+    if dropout_p > 0:
+        raise refuse("dropout", op="aten.scaled_dot_product_attention.default", shapes=[query.shape], dtypes=[query.dtype])
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (_expand_heads(t, groups) for t in (key, value))
+    root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores = (query * root) @ (key * root).transpose(-2, -1)
+    if is_causal:
+        shape = (query.shape[-2], key.shape[-2])
+        keep = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+        scores = torch.where(keep, scores, torch.finfo(torch.float16).min / 2)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = torch.where(attn_mask, scores, torch.finfo(torch.float16).min / 2)
+        else:
+            scores = scores + attn_mask
+    return softmax(scores, -1) @ value
+
+
+def _expand_heads(x: Tensor, groups: int) -> Tensor:
+    batch, heads, length, width = x.shape
+    return x[:, :, None].expand(batch, heads, groups, length, width).reshape(batch, heads * groups, length, width)
+
+
+def ceil(x: Tensor) -> Tensor:
+    """D5.2: -floor(-x)."""
+    return -torch.floor(-x)
+
+
+def logical_not(x: Tensor) -> Tensor:
+    """D5.2: arithmetic on bool, which the device holds as 0 and 1."""
+    return x == 0
+
+
+DEVICE_FORMS: dict[OpOverload, Decomposition] = {
+    aten._softmax.default: softmax,
+    aten._log_softmax.default: log_softmax,
+    aten._safe_softmax.default: lambda x, dim, dtype=None: softmax(x if dtype is None else x.to(dtype), dim),
+    aten.addmm.default: addmm,
+    aten.baddbmm.default: baddbmm,
+    aten.ceil.default: ceil,
+    aten.logical_not.default: logical_not,
+}
+COMPOSITE_FORMS: dict[OpOverload, Decomposition] = {
+    aten.rms_norm.default: rms_norm,
+    aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+}
+
+
+def _wrapped(op: OpOverload, stock: Decomposition | None) -> Decomposition:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        if not on_device(args, kwargs):
+            return NotImplemented if stock is None else stock(*args, **kwargs)
+        entry = capabilities.current().operator(op)
+        refused = entry is not None and entry.compiled in ("fallback", "unsupported")
+        if refused or op in LOWERINGS:
+            return NotImplemented
+        form = DEVICE_FORMS.get(op, stock)
+        return NotImplemented if form is None else form(*args, **kwargs)
+
+    decompose.__name__ = f"spyre_{op.__name__}"
+    decompose._spyre = True  # type: ignore[attr-defined]
+    return decompose
+
+
+def install(table: dict[Any, Any]) -> None:
+    """Wrap the entries of Inductor's decomposition ``table`` that the device treats in its own way (idempotent)."""
+    releases = [capabilities.load(name) for name in capabilities.available()]
+    for op in {*table, *DEVICE_FORMS}:
+        if not isinstance(op, OpOverload) or getattr(table.get(op), "_spyre", False):
+            continue
+        named = any(release.operator(op) is not None for release in releases)
+        if named or op in DEVICE_FORMS or op in LOWERINGS:
+            table[op] = _wrapped(op, table.get(op))
+    for op, form in COMPOSITE_FORMS.items():
+        _install_composite(op, form)
+
+
+def _install_composite(op: OpOverload, form: Decomposition) -> None:
+    """Give a composite op a device form where PyTorch's tracing takes composites apart."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if key in op.py_kernels:
+        return
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        if on_device(args, kwargs):
+            return form(*args, **kwargs)
+        return op._op_dk(key, *args, **kwargs)
+
+    op.py_impl(key)(decompose)

@@ -1,0 +1,64 @@
+"""The refusal that compilation raises: a :class:`SpyreUnsupported` that PyTorch passes on unwrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.exc import ShortenTraceback
+
+from spyre_backend import capabilities
+from spyre_backend.errors import SpyreUnsupported
+from spyre_backend.program import Origin
+
+
+class CompileRefusal(SpyreUnsupported, ShortenTraceback):
+    """A refusal raised inside ``torch.compile``.
+
+    ``compile_fx`` and Dynamo wrap every exception but a ShortenTraceback; being one keeps the type, and so the typed
+    fields, that the caller sees.
+    """
+
+    first_useful_frame = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        SpyreUnsupported.__init__(self, *args, **kwargs)
+        self.msg = str(self)
+
+    def remove_dynamo_frames(self) -> CompileRefusal:
+        """PyTorch calls this to cut its own frames from the traceback; ours name the stage, so they stay."""
+        return self
+
+
+def refuse(
+    rule: str,
+    *,
+    op: str,
+    detail: str = "",
+    shapes: Sequence[Sequence[int]] = (),
+    dtypes: Sequence[torch.dtype | str] = (),
+    origin: Origin | None = None,
+) -> CompileRefusal:
+    """The refusal for breaking ``rule`` (an id of the current capability file), ready to be raised.
+
+    Args:
+        rule: rule id, such as "matmul-k-stick".
+        op: the aten op, or the device operation if no aten op is known.
+        detail: the offending expression or size, in the device's own words where it has them.
+        shapes: sizes of the operands, in elements.
+        dtypes: dtypes of the operands.
+        origin: where in the model the operation stands.
+    """
+    known = capabilities.current().rule(rule)
+    where = origin or Origin()
+    return CompileRefusal(
+        op=where.aten or op,
+        rule=rule,
+        shapes=tuple(tuple(int(n) for n in shape) for shape in shapes),
+        dtypes=tuple(str(d).removeprefix("torch.") for d in dtypes),
+        module_path=where.module_path,
+        source_line=where.source_line,
+        hint=known.hint,
+        detail=detail or known.message or known.title,
+    )

@@ -1,0 +1,84 @@
+"""Stage 2, post-grad passes: the operator table (D5) is applied to the aten graph, before anything is lowered.
+
+Every aten op on a device tensor must be in the table or take the table's default.  Ops that run on the host are marked
+and become counted fallbacks; what the device cannot do is refused here, where the module path and the user's source line
+are still known.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphModulePass
+from torch.fx import GraphModule, Node
+
+from spyre_backend import capabilities
+from spyre_backend.compiler import stages
+from spyre_backend.compiler.errors import refuse
+from spyre_backend.compiler.lowering import _touches_device
+from spyre_backend.compiler.origins import origin_of
+from spyre_backend.compiler.predicates import PREDICATES, Fallback
+
+TRANSPARENT = frozenset(
+    {
+        "aten.sym_size.int",
+        "aten.sym_numel.default",
+        "aten.sym_stride.int",
+        "prims.device_put.default",
+        "aten._assert_tensor_metadata.default",
+        "prims.inductor_force_stride_order.default",
+    }
+)
+"""Ops that say nothing to the device: sizes, checks and moves between devices."""
+
+
+class OperatorTable(CustomGraphModulePass):
+    """The post-grad pass registered for device ``spyre``."""
+
+    def __call__(self, gm: GraphModule) -> None:
+        self.graph_index = getattr(self, "graph_index", -1) + 1
+        for node in gm.graph.nodes:
+            if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _touches_device(node):
+                check_operator(node)
+        stages.record("post-grad", str(self.graph_index), lambda: gm.print_readable(print_output=False))
+
+    def uuid(self) -> str:
+        """Part of the compile cache's key: another release, or another numeric setting, compiles anew."""
+        return f"spyre-{capabilities.current().fingerprint}"
+
+
+def check_operator(node: Node) -> None:
+    """Refuse ``node``, mark it as a host fallback, or let it pass."""
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload)
+    if str(target) in TRANSPARENT:
+        return
+    entry = capabilities.current().operator(target)
+    if entry is None and _is_view(target):
+        return
+    policy = capabilities.current().policy(target)
+    support = policy.compiled
+    if policy.predicate is not None and support != "fallback" and policy.predicate in PREDICATES:
+        try:
+            PREDICATES[policy.predicate](node, policy)
+        except Fallback:
+            support = "fallback"
+    if support == "unsupported":
+        raise refuse(
+            policy.rule,
+            op=str(target),
+            detail=f"{target} has no lowering in release {capabilities.current().release} ({policy.source})",
+            shapes=[v.shape for v in _values(node)],
+            dtypes=[v.dtype for v in _values(node)],
+            origin=origin_of(node),
+        )
+    if support == "fallback":
+        node.meta["spyre_fallback"] = True
+
+
+def _is_view(target: torch._ops.OpOverload) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
+
+
+def _values(node: Node) -> list[torch.Tensor]:
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    return [v for v in values if isinstance(v, torch.Tensor)]

@@ -1,0 +1,191 @@
+"""Inductor's scheduling and wrapper for device ``spyre``: consecutive nodes become one bundle and one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from torch._inductor.codegen.common import DeviceOpOverrides
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.scheduler import BaseScheduling, BaseSchedulerNode, Scheduler, SchedulerNode
+from torch._inductor.virtualized import V
+
+from spyre_backend.compiler import bundle, division, restickify, stages
+from spyre_backend.compiler.errors import refuse
+from spyre_backend.compiler.graph import operands
+from spyre_backend.compiler.trace import root_buffer
+from spyre_backend.compiler.translate import Translator
+from spyre_backend.program import Op, Program
+
+_graphs = 0
+
+
+class SpyreScheduling(BaseScheduling):
+    """Collects scheduled nodes until a host operator or the end of the graph, then compiles them as one bundle."""
+
+    def __init__(self, scheduler: Scheduler | None) -> None:
+        super().__init__(scheduler)
+        global _graphs
+        self.graph_name = str(_graphs)
+        _graphs += 1
+        self.pending: list[SchedulerNode] = []
+        self.translator = Translator(self.graph_name)
+        self.kernels: dict[str, str] = {}
+        self.checked_inputs = False
+
+    def can_fuse_vertical(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
+        """Never: the device runs one operation at a time inside a bundle (D4.6)."""
+        return False
+
+    def can_fuse_horizontal(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
+        """Never (D4.6)."""
+        return False
+
+    def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[tuple[sympy.Expr, ...], ...]:
+        """Products of the iteration sizes, as SIMDScheduling gives them."""
+        return tuple(V.graph.sizevars.simplify(sympy.prod(s)) for s in sizes)  # type: ignore[misc]
+
+    def codegen_node(self, node: Any) -> None:
+        """Take ``node`` into the bundle under way."""
+        self.pending.extend(n for n in node.get_nodes() if isinstance(n, SchedulerNode))
+
+    def codegen_sync(self) -> None:
+        """Nothing to do: launches are ordered on their stream."""
+
+    def flush(self) -> None:
+        """Compile the bundle under way and emit its launch."""
+        if not self.pending:
+            return
+        nodes, self.pending = self.pending, []
+        if not self.checked_inputs:
+            self.checked_inputs = True
+            _check_inputs()
+        graph = self.translator.graph
+        graph.ops = [op for node in nodes for op in self.translator.translate(node)]
+        exported = self._exported(nodes)
+        self._record("lowering", graph.describe())
+        notes = restickify.place(graph, exported)
+        self._record("stick-layouts", "\n".join(f"{b.name}: {b.size} {b.layout}" for b in graph.buffers.values() if b.layout))
+        self._record("restickify", "\n".join(notes) or "nothing moved")
+        division.divide(graph)
+        self._record("work-division", graph.describe())
+        kept = self._kept(graph.ops, nodes)
+        program = bundle.build_program(f"sdsc_fused_{len(self.kernels)}", graph, graph.ops, kept)
+        resident = {s.name: s.lx_address for s in program.tensors if s.lx_address is not None}
+        self._record("scratchpad", "\n".join(f"{n}: LX {a}" for n, a in resident.items()) or "nothing resident")
+        self._record("bundling", f"{program.name}: {len(program.ops)} operations, arguments {', '.join(program.arguments)}")
+        self._record("program", program.to_json())
+        self._emit(nodes, program, kept)
+
+    def _record(self, stage: str, text: str) -> None:
+        stages.record(stage, self.graph_name, lambda: text)
+
+    def _users_outside(self, name: str, inside: set[str]) -> bool:
+        assert self.scheduler is not None
+        buffer = self.scheduler.name_to_buf.get(name)
+        return buffer is None or any(user.get_name() not in inside for user in buffer.users)
+
+    def _exported(self, nodes: Sequence[SchedulerNode]) -> frozenset[str]:
+        """Buffers that leave the compiled graph or are read by host operators."""
+        assert self.scheduler is not None
+        device = {n.get_name() for n in self.scheduler.nodes if isinstance(n, SchedulerNode)}
+        names = {b.get_name() for node in nodes for b in node.get_outputs()}
+        return frozenset(root_buffer(n) for n in names if self._users_outside(n, device))
+
+    def _kept(self, ops: Sequence[Op], nodes: Sequence[SchedulerNode]) -> frozenset[str]:
+        """Buffers that must exist in device memory: everything but what only this bundle makes and reads."""
+        inside = {node.get_name() for node in nodes}
+        made = {b.get_name() for node in nodes for b in node.get_outputs()}
+        internal = {n for n in made if root_buffer(n) == n and not self._users_outside(n, inside)}
+        kept = set()
+        for op in ops:
+            for operand in (op.output, *operands(op)):
+                known = V.graph.try_get_buffer(operand.tensor) is not None or operand.tensor in V.graph.constants
+                if known and operand.tensor not in internal:
+                    kept.add(operand.tensor)
+        return frozenset(kept)
+
+    def _emit(self, nodes: Sequence[SchedulerNode], program: Program, kept: frozenset[str]) -> None:
+        wrapper = V.graph.wrapper_code
+        for node in nodes:
+            for output in node.get_outputs():
+                if output.get_name() not in kept and root_buffer(output.get_name()) == output.get_name():
+                    V.graph.removed_buffers.add(output.get_name())
+            node.mark_run()
+        digest = program.digest
+        if digest not in self.kernels:
+            self.kernels[digest] = f"spyre_program_{len(self.kernels)}"
+            if len(self.kernels) == 1:
+                wrapper.imports.writeline("from spyre_backend.runtime.launch import load_program")
+            wrapper.header.writeline(f"{self.kernels[digest]} = load_program({program.to_json()!r})")
+        wrapper.writeline(f"{self.kernels[digest]}.launch({', '.join(program.arguments)})")
+        assert self.scheduler is not None
+        self.scheduler.free_buffers()
+
+
+def _check_inputs() -> None:
+    """Graph inputs that are views beginning inside a stick are refused by releases that cannot take them (D2.7)."""
+    from spyre_backend import capabilities
+
+    if capabilities.current().settings.graph_input_mid_stick:
+        return
+    for node in V.graph.module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.device.type != "spyre" or not value.dtype.is_floating_point:
+            continue
+        offset = int(value.storage_offset())
+        inner = min((s for s in value.stride() if s > 1), default=0)
+        position = offset % inner if inner else offset
+        eps = 32 if value.dtype == torch.float32 else 64
+        if position % eps:
+            raise refuse(
+                "storage-offset",
+                op="graph input",
+                detail=(
+                    f"graph input {node.name} has a non-stick-aligned device stick coordinate ({position}) at "
+                    f"storage_offset={offset}; not yet supported"
+                ),
+                shapes=[value.shape],
+                dtypes=[value.dtype],
+            )
+
+
+class SpyrePythonWrapper(PythonWrapperCodegen):
+    """The Python wrapper: allocations and launches; there is no C++ wrapper (D4.1)."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: PythonWrapperCodegen | None,
+        partition_signatures: Any = None,
+    ) -> PythonWrapperCodegen:
+        """Wrapper for a graph; subgraphs (control flow) take PyTorch's own."""
+        if is_subgraph:
+            return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
+        return SpyrePythonWrapper()
+
+
+class SpyreOpOverrides(DeviceOpOverrides):
+    """Text that generated wrappers need for device and stream handling."""
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        return f"def {name}(index):\n    return 0\n"
+
+    def set_device(self, device_idx: int) -> str:
+        return f"torch.spyre.set_device({device_idx})"
+
+    def synchronize(self) -> str:
+        return "torch.spyre.synchronize()"
+
+    def device_guard(self, device_idx: int) -> str:
+        return f"torch.spyre.device({device_idx})"
+
+    def current_stream(self) -> str:
+        return "torch.spyre.current_stream()"
+
+
+__all__ = ["SpyreOpOverrides", "SpyrePythonWrapper", "SpyreScheduling"]

@@ -1,0 +1,279 @@
+"""From Inductor's scheduled loop bodies to device operations with affine accesses (the end of stage 3, lowering)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.scheduler import BaseSchedulerNode
+from torch._inductor.virtualized import V
+
+from spyre_backend.compiler.affine import Affine, NeedSplit, NotAffine, affine
+from spyre_backend.compiler.errors import refuse
+from spyre_backend.compiler.graph import Buffer, Graph, contiguous_strides
+from spyre_backend.compiler.origins import origin_of
+from spyre_backend.compiler.trace import Body, Call, Constant, Load, Value, read_body
+from spyre_backend.program import Const, Op, Operand, Origin
+
+CASTS = {
+    ("float16", "float32"): "dl16tofp32",
+    ("bfloat16", "float32"): "dl16tofp32",
+    ("float32", "float16"): "fp32todl16",
+    ("float32", "bfloat16"): "fp32todl16",
+    ("float16", "bfloat16"): "identity",
+    ("bfloat16", "float16"): "identity",
+    ("float16", "bool"): "identity",
+    ("bfloat16", "bool"): "identity",
+    ("float32", "bool"): "identity",
+}
+"""Casts the device has, by (from, to) (D1.6); ``bool`` to a float is a change of name, since bool is held as DL16."""
+BOOL_TO_FLOAT = frozenset({"float16", "bfloat16"})
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``torch.float16`` -> "float16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def node_origin(buffer: ir.Operation) -> Origin:
+    """Where the FX node behind an Inductor operation comes from."""
+    node = getattr(buffer, "origin_node", None)
+    if node is None:
+        origins = sorted(getattr(buffer, "origins", ()), key=lambda n: n.name)
+        node = origins[-1] if origins else None
+    return Origin() if node is None else origin_of(node)
+
+
+class Translator:
+    """Translates scheduler nodes of one Inductor graph into a :class:`Graph`, one node at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.graph = Graph(name=name)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer ``name`` of Inductor's graph, made known to ours."""
+        known = self.graph.buffers.get(name)
+        if known is not None:
+            return known
+        size, stride, dtype, external = _buffer_facts(name)
+        made = Buffer(name=name, dtype=dtype_name(dtype), size=size, stride=stride, external=external)
+        self.graph.buffers[name] = made
+        return made
+
+    def translate(self, node: BaseSchedulerNode) -> list[Op]:
+        """The device operations of one scheduler node, in order."""
+        buffer = node.node
+        assert isinstance(buffer, ir.ComputedBuffer)
+        origin = node_origin(buffer)
+        body = read_body(buffer, origin)
+        while True:
+            try:
+                return _BodyTranslator(self, body, origin).run()
+            except NeedSplit as need:
+                _split_loop(body, need)
+            except NotAffine as error:
+                raise refuse(
+                    "view-stick-split",
+                    op=origin.aten or "view",
+                    detail=f"Could not find a host dimension matching stick expr {error}",
+                    shapes=[[n for _, n in body.loops]],
+                    dtypes=[body.dtype],
+                    origin=origin,
+                ) from None
+
+
+def _buffer_facts(name: str) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool]:
+    graph = V.graph
+    if name in graph.constants:
+        tensor = graph.constants[name]
+        return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, True
+    buffer = graph.try_get_buffer(name)
+    if buffer is None:
+        buffer = graph.graph_inputs[name]
+    layout = buffer.get_layout()
+    size = tuple(_static(n) for n in layout.size)
+    stride = tuple(_static(n) for n in layout.stride)
+    external = name in graph.graph_inputs or not isinstance(buffer, (ir.ComputedBuffer, ir.ConcatKernel))
+    return size, stride, layout.dtype, external
+
+
+def _static(extent: object) -> int:
+    if isinstance(extent, int) or (isinstance(extent, sympy.Expr) and extent.is_Integer):
+        return int(extent)  # type: ignore[arg-type]
+    raise refuse("dynamic-shape", op="dynamic shape", detail=f"size {extent} is not known when compiling")
+
+
+def _split_loop(body: Body, need: NeedSplit) -> None:
+    position = next(i for i, (symbol, _) in enumerate(body.loops) if symbol == need.var)
+    extent = body.loops[position][1]
+    outer = sympy.Symbol(f"{need.var}o", integer=True, nonnegative=True)
+    inner = sympy.Symbol(f"{need.var}i", integer=True, nonnegative=True)
+    replacement = {need.var: outer * need.inner + inner}
+    if position >= len(body.loops) - body.reduced:
+        body.reduced += 1
+    body.loops[position : position + 1] = [(outer, extent // need.inner), (inner, need.inner)]
+    body.index = body.index.subs(replacement)
+    body.value = _substituted(body.value, replacement)
+    body.indirect = {s: (_load_substituted(x, replacement), n) for s, (x, n) in body.indirect.items()}
+
+
+def _load_substituted(load: Load, replacement: dict[sympy.Symbol, sympy.Expr]) -> Load:
+    return Load(load.buffer, load.index.subs(replacement), load.dtype)
+
+
+def _substituted(value: Value, replacement: dict[sympy.Symbol, sympy.Expr]) -> Value:
+    if isinstance(value, Load):
+        return _load_substituted(value, replacement)
+    if isinstance(value, Call):
+        args = tuple(_substituted(a, replacement) for a in value.args)
+        return Call(value.name, args, value.dtype, value.attrs)
+    return value
+
+
+class _BodyTranslator:
+    """Turns one body into operations: every device function of the body becomes one operation with its own temporary."""
+
+    def __init__(self, owner: Translator, body: Body, origin: Origin) -> None:
+        self.owner = owner
+        self.graph = owner.graph
+        self.body = body
+        self.origin = origin
+        self.extents = dict(body.loops)
+        self.dims = tuple(n for _, n in body.loops)
+        self.ops: list[Op] = []
+        self.known: dict[Value, Operand] = {}
+        self.counter = self.graph.counter
+
+    def run(self) -> list[Op]:
+        body = self.body
+        kept = len(self.dims) - body.reduced
+        output = self._operand(body.buffer, affine(body.index, self.extents))
+        if body.reduction == "batchmatmul":
+            return self._matmul(output)
+        if body.reduction is not None:
+            operand = self._value(body.value, self.dims, force=False)
+            self._emit(body.reduction, (operand,), self._reduced_output(output), self.dims, reduced=body.reduced)
+        else:
+            assert kept == len(self.dims)
+            self._store(body.value, output)
+        return self.ops
+
+    def _reduced_output(self, output: Operand) -> Operand:
+        name = dtype_name(self.body.dtype)
+        return output if output.dtype == name else Operand(**{**_fields(output), "dtype": name})
+
+    def _matmul(self, output: Operand) -> list[Op]:
+        value = self.body.value
+        assert isinstance(value, Call) and value.name == "mul"
+        sides = tuple(self._value(side, self.dims, force=False) for side in value.args)
+        # A (.., M, N, K) space has exactly one dim for each of M, N and K; a reshape that split one is copied first.
+        self._emit("batchmatmul", sides, output, self.dims, reduced=self.body.reduced)
+        return self.ops
+
+    def _store(self, value: Value, output: Operand) -> None:
+        target = output.dtype
+        if isinstance(value, Constant):
+            self._emit("fill", (Const(value=value.value, dtype=target),), output, self.dims)
+        elif isinstance(value, Load):
+            self._copy(value, output)
+        elif value.name == "to_dtype":
+            self._cast(self._value(value.args[0], self.dims), output)
+        elif dtype_name(value.dtype) != target:
+            self._cast(self._value(value, self.dims), output)
+        else:
+            args = tuple(self._value(arg, self.dims) for arg in value.args)
+            self._emit(value.name, args, output, self.dims, attrs=dict(value.attrs))
+
+    def _copy(self, value: Load, output: Operand) -> None:
+        if any(symbol in value.index.free_symbols for symbol in self.body.indirect):
+            self._gather(value, output)
+            return
+        operand = self._load(value)
+        if operand.dtype == output.dtype:
+            self._emit("identity", (operand,), output, self.dims)
+        else:
+            self._cast(operand, output)
+
+    def _gather(self, value: Load, output: Operand) -> None:
+        symbols = [s for s in self.body.indirect if s in value.index.free_symbols]
+        if len(symbols) != 1:
+            raise refuse("indirect-access", op="gather", detail="more than one index in one access", origin=self.origin)
+        index, extent = self.body.indirect[symbols[0]]
+        form = affine(value.index, {**self.extents, symbols[0]: max(extent, 2)})
+        stride = form.terms.pop(symbols[0], 0)
+        table = self._operand(value.buffer, form)
+        attrs = {"index_stride": stride, "index_extent": extent}
+        self._emit("gather", (table, self._load(index)), output, self.dims, attrs=attrs)
+
+    def _cast(self, operand: Operand | Const, output: Operand) -> None:
+        source, target = operand.dtype, output.dtype
+        name = CASTS.get((source, target))
+        if source == "bool" and target in BOOL_TO_FLOAT:
+            name = "identity"
+        if source == "bool" and target == "float32":
+            middle = self.graph.fresh("float16", self.dims)
+            half = self._whole(middle, self.dims)
+            self._emit("identity", (operand,), half, self.dims)
+            operand, name = half, "dl16tofp32"
+        if source == target:
+            name = "identity"
+        if name is None:
+            raise refuse(
+                "dtype-cast", op="aten._to_copy.default", detail=f"no device cast from {source} to {target}",
+                shapes=[self.dims], dtypes=[source, target], origin=self.origin,
+            )
+        self._emit(name, (operand,), output, self.dims)
+
+    def _value(self, value: Value, dims: tuple[int, ...], *, force: bool = True) -> Operand | Const:
+        if isinstance(value, Constant):
+            return Const(value=value.value, dtype=dtype_name(value.dtype))
+        if value in self.known:
+            return self.known[value]
+        if isinstance(value, Load) and not any(s in value.index.free_symbols for s in self.body.indirect):
+            result = self._load(value)
+        else:
+            temporary = self.graph.fresh(dtype_name(value.dtype), dims)
+            result = self._whole(temporary, dims)
+            if isinstance(value, Load):
+                self._gather(value, result)
+            elif value.name == "to_dtype":
+                self._cast(self._value(value.args[0], dims), result)
+            else:
+                args = tuple(self._value(arg, dims) for arg in value.args)
+                self._emit(value.name, args, result, dims, attrs=dict(value.attrs))
+        self.known[value] = result
+        return result
+
+    def _whole(self, buffer: Buffer, dims: tuple[int, ...]) -> Operand:
+        strides = tuple(s if n > 1 else 0 for s, n in zip(contiguous_strides(dims), dims, strict=True))
+        return Operand(tensor=buffer.name, strides=strides, offset=0, dtype=buffer.dtype)
+
+    def _load(self, load: Load) -> Operand:
+        return self._operand(load.buffer, affine(load.index, self.extents))
+
+    def _operand(self, name: str, form: Affine) -> Operand:
+        buffer = self.owner.buffer(name)
+        strides = tuple(form.terms.get(symbol, 0) for symbol, _ in self.body.loops)
+        return Operand(tensor=name, strides=strides, offset=form.offset, dtype=buffer.dtype)
+
+    def _emit(
+        self,
+        name: str,
+        inputs: Iterable[Operand | Const],
+        output: Operand,
+        dims: tuple[int, ...],
+        *,
+        reduced: int = 0,
+        attrs: dict[str, object] | None = None,
+    ) -> None:
+        op = Op(
+            name=name, dims=dims, reduced=reduced, inputs=tuple(inputs), output=output,
+            attrs=attrs or {}, origin=self.origin,  # type: ignore[arg-type]
+        )
+        self.ops.append(op)
+
+
+def _fields(operand: Operand) -> dict[str, object]:
+    return {name: getattr(operand, name) for name in ("tensor", "strides", "offset", "dtype", "stick")}
