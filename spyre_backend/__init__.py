@@ -1,0 +1,56 @@
+"""An emulated IBM Spyre device for PyTorch.
+
+`import torch` is enough: PyTorch loads this package through the entry-point
+group `torch.backends`, after which `torch.ones(2, device="spyre")` works.
+When the real `torch_spyre` is installed, this package stays out of its way.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"
+
+_DEVICE = "spyre"
+_loaded = False
+
+
+def _autoload() -> None:
+    """Registers the device with PyTorch; called by `import torch`, idempotent."""
+    global _loaded
+    if _loaded or importlib.util.find_spec("torch_spyre") is not None:
+        return
+    _loaded = True
+    import torch
+
+    from spyre_backend.device import registration
+
+    registration.register(_DEVICE)
+    _hook_inductor(torch)
+
+
+def _hook_inductor(torch: Any) -> None:
+    """Registers the compiler when Inductor is first asked for, not before.
+
+    Importing `torch._inductor` takes seconds; `import torch` must not pay them.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    stock = wrapper.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        from spyre_backend import compiler
+
+        compiler.register()
+        stock(self, *args, **kwargs)
+
+    wrapper.__init__ = __init__
+
+
+# `import spyre_backend` without torch imports torch here, which calls
+# `_autoload` through the entry point: it must be defined above this line.
+import torch  # noqa: E402
+
+_autoload()

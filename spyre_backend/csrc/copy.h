@@ -1,0 +1,16 @@
+// Copies between host and device, and on the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace spyre {
+
+// Writes `src` into `dst`; at least one of them is on the device. Shapes
+// broadcast, dtypes convert on the host, D1.5 applies in each direction.
+void copy(const at::Tensor& src, const at::Tensor& dst);
+
+// Turns an allocation of host bytes into the device's format for `dtype`, when
+// a tensor of that dtype is first bound to it (deserialisation).
+void bind_format(const at::Tensor& tensor);
+
+} // namespace spyre

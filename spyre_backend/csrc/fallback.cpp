@@ -1,0 +1,113 @@
+#include "fallback.h"
+
+#include "generator.h"
+#include "memory.h"
+#include "state.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+
+namespace spyre {
+namespace {
+
+std::mutex mutex;
+std::map<std::pair<std::string, std::string>, int64_t> counts;
+std::set<std::string> warned;
+
+// "aten::add" with overload "Tensor" -> "aten.add.Tensor", as torch.ops prints it.
+std::string operator_name(const c10::OperatorHandle& op) {
+  std::string name = op.schema().name();
+  const auto colons = name.find("::");
+  if (colons != std::string::npos) {
+    name.replace(colons, 2, ".");
+  }
+  const auto& overload = op.schema().overload_name();
+  return name + "." + (overload.empty() ? "default" : overload);
+}
+
+struct Seen {
+  bool any = false;
+  bool all_integer = true;
+
+  void add(const c10::IValue& value) {
+    if (value.isTensor()) {
+      const auto& tensor = value.toTensor();
+      if (tensor.defined()) {
+        any = true;
+        all_integer = all_integer && is_integer(tensor.scalar_type());
+      }
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const auto& item : value.toListRef()) {
+        add(item);
+      }
+    }
+  }
+};
+
+bool needs_default_generator(const c10::FunctionSchema& schema, size_t index) {
+  return schema.arguments()[index].name() == "generator";
+}
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_not_forked();
+  initialise();
+  const auto& schema = op.schema();
+  const size_t arguments = schema.arguments().size();
+  Seen seen;
+  for (size_t i = 0; i < arguments; ++i) {
+    auto& value = torch::jit::peek(*stack, i, arguments);
+    seen.add(value);
+    if (needs_default_generator(schema, i) && (value.isNone() || value.isGenerator())) {
+      value = host_generator(value.toOptional<at::Generator>());
+    }
+  }
+  at::native::cpu_fallback(op, stack);
+  const size_t returns = schema.returns().size();
+  for (size_t i = 0; i < returns; ++i) {
+    seen.add(torch::jit::peek(*stack, i, returns));
+  }
+  count_fallback(operator_name(op), seen.any && seen.all_integer ? kInteger : kCompute);
+}
+
+} // namespace
+
+void count_fallback(const std::string& op, const char* category) {
+  bool first = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    counts[{op, category}] += 1;
+    first = warned.insert(op).second;
+  }
+  if (first) {
+    warn_python("FallbackWarning", (op + " is falling back to cpu").c_str());
+  }
+}
+
+std::vector<std::tuple<std::string, std::string, int64_t>> fallback_counts() {
+  std::lock_guard<std::mutex> lock(mutex);
+  std::vector<std::tuple<std::string, std::string, int64_t>> rows;
+  rows.reserve(counts.size());
+  for (const auto& [key, count] : counts) {
+    rows.emplace_back(key.first, key.second, count);
+  }
+  return rows;
+}
+
+void reset_fallback_counts() {
+  std::lock_guard<std::mutex> lock(mutex);
+  counts.clear();
+}
+
+} // namespace spyre
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&spyre::fallback>());
+}

@@ -1,0 +1,65 @@
+#include "generator.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+namespace spyre {
+namespace {
+
+// CPU kernels refuse generators of another device, so the state lives in a CPU
+// generator that this class only wraps.
+struct GeneratorImpl final : c10::GeneratorImpl {
+  explicit GeneratorImpl(at::Generator host)
+      : c10::GeneratorImpl(
+            c10::Device(c10::DeviceType::PrivateUse1, 0),
+            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+        host(std::move(host)) {}
+
+  void set_current_seed(uint64_t seed) override {
+    host.set_current_seed(seed);
+  }
+  void set_offset(uint64_t offset) override {
+    host.set_offset(offset);
+  }
+  uint64_t get_offset() const override {
+    return host.get_offset();
+  }
+  uint64_t current_seed() const override {
+    return host.current_seed();
+  }
+  uint64_t seed() override {
+    return host.seed();
+  }
+  void set_state(const c10::TensorImpl& state) override {
+    host.unsafeGetGeneratorImpl()->set_state(state);
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    return host.unsafeGetGeneratorImpl()->get_state();
+  }
+  GeneratorImpl* clone_impl() const override {
+    return new GeneratorImpl(host.clone());
+  }
+
+  at::Generator host;
+};
+
+} // namespace
+
+const at::Generator& default_generator() {
+  static const at::Generator generator = new_generator();
+  return generator;
+}
+
+at::Generator new_generator() {
+  return at::make_generator<GeneratorImpl>(at::detail::createCPUGenerator());
+}
+
+at::Generator host_generator(const std::optional<at::Generator>& generator) {
+  const at::Generator& chosen =
+      generator.has_value() && generator->defined() ? *generator : default_generator();
+  if (chosen.device().is_cpu()) {
+    return chosen;
+  }
+  return static_cast<GeneratorImpl*>(chosen.unsafeGetGeneratorImpl())->host;
+}
+
+} // namespace spyre

@@ -1,0 +1,148 @@
+// Python bindings: spyre_backend._C.
+#include "dl16.h"
+#include "fallback.h"
+#include "generator.h"
+#include "memory.h"
+#include "state.h"
+#include "view.h"
+
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+
+namespace py = pybind11;
+
+namespace spyre {
+
+void throw_unsupported_dtype(c10::ScalarType dtype) {
+  py::gil_scoped_acquire gil;
+  const auto error =
+      py::module_::import("spyre_backend.errors").attr("UnsupportedDtype")(py::cast(dtype));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw py::error_already_set();
+}
+
+void warn_python(const char* category, const char* message) {
+  py::gil_scoped_acquire gil;
+  const auto type = py::module_::import("spyre_backend.errors").attr(category);
+  if (PyErr_WarnEx(type.ptr(), message, 1) < 0) {
+    throw py::error_already_set(); // warnings are errors in this process
+  }
+}
+
+namespace {
+
+std::atomic<int64_t> launches{0};
+
+py::dict stats_as_dict() {
+  const auto stats = memory_stats();
+  py::dict out;
+  out["allocated_bytes.current"] = stats.allocated;
+  out["allocated_bytes.peak"] = stats.allocated_peak;
+  out["allocation.current"] = stats.active;
+  out["allocation.peak"] = stats.active_peak;
+  out["allocation.allocated"] = stats.allocations;
+  out["allocation.freed"] = stats.frees;
+  out["reserved_bytes.current"] = stats.reserved;
+  out["limit_bytes"] = stats.limit;
+  return out;
+}
+
+void set_numerics(
+    bool halve_subnormals,
+    bool saturate_half,
+    bool saturate_half_infinity,
+    bool saturate_bfloat16,
+    bool truncate_bfloat16) {
+  dl16::set_copy_numerics(
+      {halve_subnormals, saturate_half, saturate_half_infinity, saturate_bfloat16, truncate_bfloat16});
+}
+
+py::dict numerics_as_dict() {
+  const auto numerics = dl16::copy_numerics();
+  py::dict out;
+  out["halve_subnormals"] = numerics.halve_subnormals;
+  out["saturate_half"] = numerics.saturate_half;
+  out["saturate_half_infinity"] = numerics.saturate_half_infinity;
+  out["saturate_bfloat16"] = numerics.saturate_bfloat16;
+  out["truncate_bfloat16"] = numerics.truncate_bfloat16;
+  return out;
+}
+
+std::function<void()> python_callback(py::function function) {
+  // Never freed: the process may end without an interpreter to free it in.
+  auto* kept = new py::function(std::move(function));
+  return [kept] {
+    py::gil_scoped_acquire gil;
+    (*kept)();
+  };
+}
+
+void bind_numerics(py::module_& m) {
+  using release = py::call_guard<py::gil_scoped_release>;
+  m.def("dl16_encode", &dl16::encode_tensor, py::arg("values"), release());
+  m.def("dl16_decode", &dl16::decode_tensor, py::arg("codes"), release());
+  m.def("dl16_round", &dl16::round_tensor, py::arg("values"), release());
+  m.def("dl16_round_", &dl16::round_tensor_, py::arg("values"), release());
+  m.def("block_accumulate", &dl16::block_accumulate, py::arg("partials"), release());
+  const dl16::CopyNumerics defaults;
+  m.def(
+      "set_copy_numerics",
+      &set_numerics,
+      py::kw_only(),
+      py::arg("halve_subnormals") = defaults.halve_subnormals,
+      py::arg("saturate_half") = defaults.saturate_half,
+      py::arg("saturate_half_infinity") = defaults.saturate_half_infinity,
+      py::arg("saturate_bfloat16") = defaults.saturate_bfloat16,
+      py::arg("truncate_bfloat16") = defaults.truncate_bfloat16);
+  m.def("copy_numerics", &numerics_as_dict);
+}
+
+void bind_memory(py::module_& m) {
+  m.def("host_view", &host_view, py::arg("tensor"));
+  m.def("open_memory", &open_memory);
+  m.def("close_memory", &close_memory);
+  m.def("memory_is_open", &memory_is_open);
+  m.def("memory_stats", &stats_as_dict);
+  m.def("reset_peak_memory_stats", &reset_peak_memory_stats);
+  m.def("empty_cache", &empty_cache);
+  m.def("set_pressure_callback", [](py::function function) {
+    set_pressure_callback(python_callback(std::move(function)));
+  });
+}
+
+void bind_counters(py::module_& m) {
+  m.def("fallback_counts", &fallback_counts);
+  m.def("count_fallback", [](const std::string& op, const std::string& category) {
+    count_fallback(op, category.c_str());
+  });
+  m.def("reset_fallback_counts", &reset_fallback_counts);
+  m.def("record_launch", [] { launches.fetch_add(1); });
+  m.def("launch_count", [] { return launches.load(); });
+  m.def("reset_launch_count", [] { launches.store(0); });
+}
+
+void bind_state(py::module_& m) {
+  m.def("initialise", [] {
+    check_not_forked();
+    initialise();
+  });
+  m.def("is_initialised", &is_initialised);
+  m.def("in_bad_fork", &in_bad_fork);
+  m.def("set_initialise_callback", [](py::function function) {
+    set_initialise_callback(python_callback(std::move(function)));
+  });
+  m.def("default_generator", [] { return default_generator(); });
+}
+
+} // namespace
+} // namespace spyre
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Native part of the emulated Spyre device.";
+  spyre::bind_numerics(m);
+  spyre::bind_memory(m);
+  spyre::bind_counters(m);
+  spyre::bind_state(m);
+}

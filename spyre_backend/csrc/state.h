@@ -1,0 +1,26 @@
+// Life cycle of the device in this process.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <functional>
+
+namespace spyre {
+
+// True in a child that was forked after the parent had used the device.
+bool in_bad_fork();
+// Throws in such a child.
+void check_not_forked();
+// Marks the device as used and runs the Python side of the start, once.
+void initialise();
+bool is_initialised();
+void set_initialise_callback(std::function<void()> callback);
+
+// Throws the Python class spyre_backend.errors.UnsupportedDtype (D1.6).
+[[noreturn]] void throw_unsupported_dtype(c10::ScalarType dtype);
+void check_dtype(c10::ScalarType dtype);
+
+// Issues `message` as a Python warning of class spyre_backend.errors.<category>.
+void warn_python(const char* category, const char* message);
+
+} // namespace spyre

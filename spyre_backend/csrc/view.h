@@ -1,0 +1,12 @@
+// Zero-copy host views of device tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace spyre {
+
+// CPU tensor over the same memory with the same size, stride and offset;
+// float16 and bfloat16 appear as int16 DL16 codes. Memory must be open.
+at::Tensor host_view(const at::Tensor& tensor);
+
+} // namespace spyre

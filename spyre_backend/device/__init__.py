@@ -1,0 +1,3 @@
+"""The PyTorch device `spyre`: everything behind `torch.spyre`."""
+
+from __future__ import annotations

@@ -1,0 +1,54 @@
+"""Registers the device with PyTorch: its name, its module, its printing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_on_first_use: list[Callable[[], None]] = []
+
+
+def on_first_use(callback: Callable[[], None]) -> None:
+    """Calls `callback` when the device is first used in this process.
+
+    A callback added later than that is called at once.
+    """
+    from spyre_backend import _C
+
+    if _C.is_initialised():
+        callback()
+    else:
+        _on_first_use.append(callback)
+
+
+def register(name: str) -> None:
+    """Makes `torch.device(name)`, `torch.<name>` and `Tensor.<name>()` work."""
+    torch.utils.rename_privateuse1_backend(name)
+    from spyre_backend import _C
+    from spyre_backend.device import module
+
+    torch._register_device_module(name, module)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _C.set_pressure_callback(gc.collect)
+    _C.set_initialise_callback(_run_callbacks)
+    _print_through_host(name)
+
+
+def _run_callbacks() -> None:
+    while _on_first_use:
+        _on_first_use.pop(0)()
+
+
+def _print_through_host(name: str) -> None:
+    """Formats tensors on the CPU, so that printing one counts no fallback."""
+    from torch import _tensor_str
+
+    stock = _tensor_str._tensor_str
+
+    def from_host(tensor: torch.Tensor, indent: int) -> Any:
+        return stock(tensor.cpu() if tensor.device.type == name else tensor, indent)
+
+    _tensor_str._tensor_str = from_host
