@@ -1,0 +1,91 @@
+"""How many tokens a model has positions for, and whether ids lie inside the tables they are looked up in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from hf_adapters.errors import InputError, SequenceTooLongError
+
+TABLE_NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
+
+
+@dataclass(frozen=True)
+class PositionTable:
+    """The table of learned absolute positions.
+
+    Attributes:
+        path: where it is.
+        limit: tokens it has room for.
+        first: position of the first token; ``padding_idx + 1`` where padding has a position of its own.
+        from_ids: positions are counted over the ids that are not padding, so padding uses no position.
+    """
+
+    path: str
+    limit: int
+    first: int
+    from_ids: bool
+
+
+def find_position_table(model: nn.Module) -> PositionTable | None:
+    """The table of learned absolute positions of a text model; None for rotary and relative positions.
+
+    A table with a ``padding_idx`` (RoBERTa and its relatives) loses the rows up to that index: its usable length is
+    ``num_embeddings - padding_idx - 1``.
+    """
+    for path, module in model.named_modules():
+        if path.rpartition(".")[2] not in TABLE_NAMES or not isinstance(module, nn.Embedding):
+            continue
+        offset = getattr(module, "offset", 0)
+        first = offset if isinstance(offset, int) else 0
+        padding = module.padding_idx
+        if padding is not None:
+            first = padding + 1
+        return PositionTable(path, module.num_embeddings - first, first, padding is not None)
+    return None
+
+
+def holds_token_type_buffer(model: nn.Module) -> bool:
+    """True when the stock model takes missing ``token_type_ids`` from a buffer of zeros."""
+    return any("token_type_ids" in module._buffers for module in model.modules())
+
+
+def check_ids(model: nn.Module, arguments: dict[str, Any], table: PositionTable | None, length: int) -> None:
+    """Check on the unpadded input what the lookup on a device would not: every index lies inside its table.
+
+    Raises:
+        SequenceTooLongError: more tokens than positions.
+        InputError: a token, position or segment id outside of its table.
+    """
+    name = type(model).__name__
+    ids = arguments.get("input_ids")
+    if table is not None and "position_ids" not in arguments:
+        used = length
+        if table.from_ids and isinstance(ids, Tensor):
+            used = int((ids != table.first - 1).sum(dim=1).amax()) if ids.numel() else 0
+        if used > table.limit:
+            raise SequenceTooLongError(
+                f"{name}: the input has {used} tokens, and {table.path} has room for {table.limit}; truncate the input, "
+                f"for instance tokenizer(..., truncation=True, max_length={table.limit})"
+            )
+    get_input_embeddings = getattr(model, "get_input_embeddings", None)
+    words = get_input_embeddings() if get_input_embeddings is not None else None
+    _check_range(name, "input_ids", ids, words)
+    if table is not None:
+        _check_range(name, "position_ids", arguments.get("position_ids"), model.get_submodule(table.path))
+    for path, module in model.named_modules():
+        if path.rpartition(".")[2] == "token_type_embeddings":
+            _check_range(name, "token_type_ids", arguments.get("token_type_ids"), module)
+
+
+def _check_range(model: str, name: str, ids: Any, table: Any) -> None:
+    if not isinstance(ids, Tensor) or ids.numel() == 0 or not isinstance(table, nn.Embedding):
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= table.num_embeddings:
+        raise InputError(
+            f"{model}: {name} holds {low if low < 0 else high}, outside of the {table.num_embeddings} rows of its table; "
+            "does the tokenizer belong to this model?"
+        )
