@@ -138,7 +138,9 @@ def attend(
     weights = F.softmax(scores, dim=-1)
     if mask is not None and (empty_rows == "zero" or query.dtype in HALF_DTYPES):
         weights = weights * _kept(mask, empty_rows)
-    mixed = weights.view(batch, key.shape[1], groups * queries, keys) if groups > 1 else weights
+    mixed = weights.to(value.dtype)
+    if groups > 1:
+        mixed = mixed.view(batch, key.shape[1], groups * queries, keys)
     return torch.matmul(mixed, value).view(batch, heads, queries, value.shape[3]), weights
 
 

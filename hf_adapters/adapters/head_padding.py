@@ -1,0 +1,112 @@
+"""Attention heads narrower or wider than whole sticks, padded with zeros to whole sticks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_adapters.adapters import _attention, _probe
+from hf_adapters.adapters._heads import Projections, projections
+from hf_adapters.adapters._norms import pad_norm
+from hf_adapters.adapters._rotary import POSITION_EMBEDDINGS, HostTables, MatrixRotary
+from hf_adapters.adapters._sticks import is_whole, pad_linear, round_up
+from hf_adapters.adapters.manual_attention import BiasedAttention, UnscaledAttention
+from hf_adapters.adapters.rotary import place_rotation
+from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
+
+_SCALINGS = ("scaling", "scale", "softmax_scale", "real_scaling")
+
+
+def _understood(module: nn.Module) -> bool:
+    """The attention is computed by one of our functions, and rotated, if at all, by our matrix."""
+    if isinstance(module, (BiasedAttention, UnscaledAttention)):
+        return True
+    names = _probe.code_names(type(module).forward)
+    through_interface = "ALL_ATTENTION_FUNCTIONS" in names
+    config = module.__dict__.get("config")
+    ours = getattr(config, "_attn_implementation", None) == _attention.IMPLEMENTATION
+    rotated = POSITION_EMBEDDINGS in names or any("rotary" in name for name in names)
+    return through_interface and ours and (not rotated or isinstance(module, MatrixRotary))
+
+
+def _sites(model: nn.Module) -> list[Site]:
+    found = []
+    for path, module in model.named_modules():
+        parts = projections(model, path)
+        if parts is None or is_whole(parts.width) or not _understood(module):
+            continue
+        padded = round_up(parts.width)
+        meta = {"parts": parts, "padded": padded}
+        before, after = f"heads of {parts.width}", f"heads of {padded}, zeros at the end"
+        found.append(Site(path=path, kind="heads", before=before, after=after, meta=meta))
+    return found
+
+
+def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
+    parts: Projections = site.meta["parts"]
+    padded: int = site.meta["padded"]
+    module = model.get_submodule(site.path)
+    for path, heads in parts.inputs:
+        pad_linear(patcher, _linear(model, path), rows=(heads, parts.width, padded))
+    path, heads = parts.output
+    pad_linear(patcher, _linear(model, path), columns=(heads, parts.width, padded))
+    for path in parts.norms:
+        pad_norm(patcher, model.get_submodule(path), parts.width, padded)
+    if not any(isinstance(module.__dict__.get(name), float) for name in _SCALINGS):
+        patcher.set_attr(module, "real_scaling", parts.width**-0.5)
+    patcher.set_attr(module, parts.size_name, padded)
+    if "all_head_size" in module.__dict__:
+        patcher.set_attr(module, "all_head_size", heads * padded)
+    if isinstance(module, MatrixRotary):
+        place_rotation(patcher, module, parts.width, padded)
+        for tables in model.modules():
+            if isinstance(tables, HostTables) and tables.table_width != padded:
+                patcher.set_attr(tables, "table_width", padded)
+
+
+def _linear(model: nn.Module, path: str) -> nn.Linear:
+    linear = model.get_submodule(path)
+    if not isinstance(linear, nn.Linear):
+        raise TypeError(f"{path} is a {type(linear).__name__}, expected a Linear")
+    return linear
+
+
+def _model(family: str) -> nn.Module:
+    import transformers
+
+    sizes: dict[str, Any] = {
+        "vocab_size": 40, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 64, "initializer_range": 0.1, "max_position_embeddings": 40,
+    }  # fmt: skip
+    options = {
+        "bert": (transformers.BertModel, transformers.BertConfig, {}),
+        "bert_wide": (transformers.BertModel, transformers.BertConfig, {"hidden_size": 192, "num_attention_heads": 2}),
+        "albert": (transformers.AlbertModel, transformers.AlbertConfig, {"embedding_size": 64}),
+    }
+    model_class, config_class, extra = options[family]
+    torch.manual_seed(4)
+    return model_class(config_class(**{**sizes, **extra})).double().eval()
+
+
+def _inputs() -> dict[str, Any]:
+    ids = torch.randint(2, 40, (2, 13), generator=torch.Generator().manual_seed(1))
+    return {"input_ids": ids, "attention_mask": (torch.arange(13)[None, :] < torch.tensor([[13], [5]])).long()}
+
+
+def _examples() -> list[Example]:
+    return [Example(name, functools.partial(_model, name), _inputs) for name in ("bert", "bert_wide", "albert")]
+
+
+ADAPTER = Adapter(
+    name="head_padding",
+    summary="Attention heads padded with zeros to whole sticks; the scale stays that of the real head.",
+    rules=("view-stick-split", "rope-half-stick"),
+    equivalence="padded",
+    sites=_sites,
+    apply=_apply,
+    examples=_examples,
+    order=60,
+)
