@@ -43,12 +43,18 @@ def test_unknown_release_lists_the_available_ones(monkeypatch: pytest.MonkeyPatc
         capabilities.current()
 
 
-def test_use_restores_the_earlier_choice_also_after_an_error() -> None:
+def test_use_restores_the_earlier_choice() -> None:
     before = capabilities.current().release
-    with pytest.raises(ZeroDivisionError), capabilities.use("2026.09"):
+    with capabilities.use("2026.09"):
         with capabilities.use("2026.07") as inner:
             assert inner.release == "2026.07"
         assert capabilities.current().release == "2026.09"
+    assert capabilities.current().release == before
+
+
+def test_use_restores_after_an_error() -> None:
+    before = capabilities.current().release
+    with pytest.raises(ZeroDivisionError), capabilities.use("2026.09"):
         raise ZeroDivisionError
     assert capabilities.current().release == before
 
@@ -72,7 +78,16 @@ def test_fixed_constants(release: capabilities.Capabilities) -> None:
     assert limits.span_limit_bytes == 256 * 2**20 - 4096
     usable = (limits.lx_bytes - limits.lx_reserved_bytes) * (1 - limits.lx_backend_fraction)
     assert limits.lx_usable_bytes == -(-int(usable) // 128) * 128
-    sizes = {"float16": 2, "bfloat16": 2, "bool": 2, "float32": 4, "int32": 4, "int64": 4, "int8": 1, "float8_e4m3fn": 1}
+    sizes = {
+        "float16": 2,
+        "bfloat16": 2,
+        "bool": 2,
+        "float32": 4,
+        "int32": 4,
+        "int64": 4,
+        "int8": 1,
+        "float8_e4m3fn": 1,
+    }
     for dtype, size in sizes.items():
         assert limits.sticks_of(dtype) * size == limits.stick_bytes
 
