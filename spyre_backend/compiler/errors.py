@@ -13,22 +13,19 @@ from spyre_backend.errors import SpyreUnsupported
 from spyre_backend.program import Origin
 
 
-class CompileRefusal(SpyreUnsupported, ShortenTraceback):
+class _PassedOn(ShortenTraceback):
+    """A ShortenTraceback that a cooperative constructor can build: PyTorch's own asks for a frame."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args, first_useful_frame=None)
+
+
+class CompileRefusal(SpyreUnsupported, _PassedOn):
     """A refusal raised inside ``torch.compile``.
 
     ``compile_fx`` and Dynamo wrap every exception but a ShortenTraceback; being one keeps the type, and so the typed
     fields, that the caller sees.
     """
-
-    first_useful_frame = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        SpyreUnsupported.__init__(self, *args, **kwargs)
-        self.msg = str(self)
-
-    def remove_dynamo_frames(self) -> CompileRefusal:
-        """PyTorch calls this to cut its own frames from the traceback; ours name the stage, so they stay."""
-        return self
 
 
 def refuse(

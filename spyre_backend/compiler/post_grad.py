@@ -7,11 +7,15 @@ are still known.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from pathlib import Path
+
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch.fx import GraphModule, Node
 
-from spyre_backend import capabilities
+from spyre_backend import capabilities, program
 from spyre_backend.compiler import stages
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.lowering import _touches_device
@@ -43,7 +47,16 @@ class OperatorTable(CustomGraphModulePass):
 
     def uuid(self) -> str:
         """Part of the compile cache's key: another release, or another numeric setting, compiles anew."""
-        return f"spyre-{capabilities.current().fingerprint}"
+        return f"spyre-{capabilities.current().fingerprint}-{source_digest()}"
+
+
+@functools.cache
+def source_digest() -> str:
+    """Hash of the compiler's own sources: a changed compiler never reuses an older one's graphs."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")) + [Path(program.__file__)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def check_operator(node: Node) -> None:

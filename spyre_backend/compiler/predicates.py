@@ -5,6 +5,7 @@ A predicate raises a refusal, raises :class:`Fallback` where the release runs th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from spyre_backend.compiler.errors import CompileRefusal, refuse
 from spyre_backend.compiler.origins import origin_of
 
 aten = torch.ops.aten
+SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
 
 
 class Fallback(Exception):
@@ -190,13 +192,19 @@ def _sliced_source(node: Node) -> tuple[Node, int] | None:
     unary = (aten.neg.default, aten.clone.default, aten.mul.Tensor, torch.ops.prims.convert_element_type.default)
     while node.op == "call_function" and node.target in unary and isinstance(node.args[0], Node):
         node = node.args[0]
-    if node.op != "call_function" or node.target is not aten.slice.Tensor:
+    if node.op != "call_function":
         return None
-    value, source = node.meta["val"], node.args[0]
-    dim = node.args[1] if len(node.args) > 1 else 0
-    if int(dim) % value.dim() != value.dim() - 1:  # type: ignore[call-overload]
+    value, cut = node.meta["val"], node
+    if node.target is operator.getitem and isinstance(node.args[0], Node) and node.args[0].target in SPLITS:
+        cut = node.args[0]
+    elif node.target is not aten.slice.Tensor:
         return None
-    return source, int(value.shape[-1])  # type: ignore[return-value]
+    source = cut.args[0]
+    given = arguments(cut)
+    dim = given.get("dim", 0)
+    if int(dim) % value.dim() != value.dim() - 1:
+        return None
+    return (source, int(value.shape[-1])) if isinstance(source, Node) else None
 
 
 def index(node: Node, entry: OperatorEntry) -> None:

@@ -181,7 +181,7 @@ def _finish(state: Placement, op: Op, inputs: Sequence[Operand | Const], stick: 
             wanted = default_stick_dim(buffer)
         buffer.layout = layout_of(buffer, wanted)
     try:
-        actual = stick_variable(op.output, op.dims, buffer, store=True)
+        actual = stick_variable(op.output, _output_dims(op), buffer, store=True)
     except IllegalAccess as error:
         raise _error(op, error.rule, _text(error)) from None
     if actual == stick or op.name in ANY_INPUT or actual is None:
@@ -198,6 +198,11 @@ def _finish(state: Placement, op: Op, inputs: Sequence[Operand | Const], stick: 
         Op(name="ReStickifyOpHBM", dims=op.dims[:kept], reduced=0, inputs=(whole,), output=final, origin=op.origin)
     )
     state.notes.append(f"{op.output.tensor}: {op.name} gives stick d{stick}, the tensor has d{actual}")
+
+
+def _output_dims(op: Op) -> tuple[int, ...]:
+    """The iteration space as the output sees it: topk writes ``k`` of the last dim."""
+    return (*op.dims[:-1], int(op.attrs["k"])) if "k" in op.attrs else op.dims
 
 
 def _host_dim(op: Op, buffer: Buffer, stick: int | None) -> int | None:
@@ -280,7 +285,7 @@ def _place_reduction(state: Placement, op: Op) -> None:
         raise _error(op, "reduction-stick", "prod cannot reduce along the stick")
     result = None if stick is None or stick >= kept else stick
     if op.name.startswith("topk"):
-        result = kept - 1 if kept and op.output.strides[kept - 1] else None
+        result = kept
     _finish(state, op, inputs, result)
 
 

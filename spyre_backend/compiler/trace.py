@@ -110,8 +110,8 @@ class _Tracer(DefaultHandler):
         return refuse("op-unsupported", op=name, detail=f"no device function for {name!r}", dtypes=dtypes, origin=self.origin)
 
     def load(self, name: str, index: sympy.Expr) -> Value:
-        root = root_buffer(name)
-        return Load(root, sympy.sympify(index), V.graph.get_dtype(name))
+        root, offset = root_access(name)
+        return Load(root, sympy.sympify(index) + offset, V.graph.get_dtype(name))
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Value:
         return Constant(value, dtype)
@@ -176,15 +176,24 @@ def _result_dtype(function: str, args: tuple[Any, ...]) -> torch.dtype:
     return result
 
 
-def root_buffer(name: str) -> str:
-    """The buffer that owns the storage which ``name`` reads or writes (cat pieces, mutated inputs)."""
+def root_access(name: str) -> tuple[str, int]:
+    """The buffer that owns the storage which ``name`` reads or writes (cat pieces, mutated inputs), and where it begins.
+
+    A piece of a cat is indexed from its own start; a mutated input is indexed through its own layout already.
+    """
     buffer = V.graph.try_get_buffer(name)
     layout = getattr(buffer, "layout", None)
     if isinstance(layout, ir.NonOwningLayout):
-        return root_buffer(layout.view.get_name())
+        root, offset = root_access(layout.view.get_name())
+        return root, offset + int(layout.view.get_layout().offset)
     if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
-        return root_buffer(layout.get_buffer().get_name())
-    return name
+        return root_access(layout.get_buffer().get_name())
+    return name, 0
+
+
+def root_buffer(name: str) -> str:
+    """The buffer of :func:`root_access` alone."""
+    return root_access(name)[0]
 
 
 def read_body(buffer: ir.ComputedBuffer, origin: Origin) -> Body:
@@ -202,11 +211,12 @@ def read_body(buffer: ir.ComputedBuffer, origin: Origin) -> Body:
         else:
             store([s for s, _ in loops])
     assert tracer.stored is not None
-    name, index, value = tracer.stored
+    _, index, value = tracer.stored
+    root, offset = root_access(buffer.get_name())
     return Body(
         value=value,
-        buffer=root_buffer(buffer.get_name()),
-        index=sympy.sympify(index),
+        buffer=root,
+        index=sympy.sympify(index) + offset,
         dtype=buffer.get_dtype(),
         loops=loops + inner,
         reduced=len(inner),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import sympy
 import torch
@@ -68,6 +69,29 @@ class Translator:
         assert isinstance(buffer, ir.ComputedBuffer)
         origin = node_origin(buffer)
         body = read_body(buffer, origin)
+        copies = self._plain_matmul_sides(body, origin) if body.reduction == "batchmatmul" else []
+        return copies + self._translate_body(body, origin)
+
+    def _plain_matmul_sides(self, body: Body, origin: Origin) -> list[Op]:
+        """Copy each side of a matmul whose index needs a split loop: its space has one dim each for M, N and K."""
+        assert isinstance(body.value, Call)
+        copies: list[Op] = []
+        sides = []
+        for side in body.value.args:
+            try:
+                affine(side.index, dict(body.loops))
+                sides.append(side)
+            except NeedSplit:
+                used = [(s, n) for s, n in body.loops if s in side.index.free_symbols]
+                copy = self.graph.fresh(dtype_name(side.dtype), [n for _, n in used], stem="copy")
+                index = sum((s * step for (s, _), step in zip(used, copy.stride, strict=True)), sympy.Integer(0))
+                whole = Body(side, copy.name, index, side.dtype, list(used), 0, None)
+                copies += self._translate_body(whole, origin)
+                sides.append(Load(copy.name, index, side.dtype))
+        body.value = Call(body.value.name, tuple(sides), body.value.dtype)
+        return copies
+
+    def _translate_body(self, body: Body, origin: Origin) -> list[Op]:
         while True:
             try:
                 return _BodyTranslator(self, body, origin).run()
@@ -144,7 +168,6 @@ class _BodyTranslator:
         self.dims = tuple(n for _, n in body.loops)
         self.ops: list[Op] = []
         self.known: dict[Value, Operand] = {}
-        self.counter = self.graph.counter
 
     def run(self) -> list[Op]:
         body = self.body
@@ -154,21 +177,29 @@ class _BodyTranslator:
             return self._matmul(output)
         if body.reduction is not None:
             operand = self._value(body.value, self.dims, force=False)
-            self._emit(body.reduction, (operand,), self._reduced_output(output), self.dims, reduced=body.reduced)
+            if body.reduction in ("topkvalue", "topkindex"):
+                return self._topk(operand, output)
+            self._emit(body.reduction, (operand,), output, self.dims, reduced=body.reduced)
         else:
             assert kept == len(self.dims)
             self._store(body.value, output)
         return self.ops
 
-    def _reduced_output(self, output: Operand) -> Operand:
-        name = dtype_name(self.body.dtype)
-        return output if output.dtype == name else Operand(**{**_fields(output), "dtype": name})
+    def _topk(self, operand: Operand | Const, output: Operand) -> list[Op]:
+        """The space (*outer, k, n) becomes (*outer, n): k of the last dim's values are written along the output's k."""
+        outer = len(self.dims) - 2
+        assert isinstance(operand, Operand)
+        source = replace(operand, strides=(*operand.strides[:outer], operand.strides[-1]))
+        target = replace(output, strides=output.strides[:-1])
+        dims = (*self.dims[:outer], self.dims[-1])
+        assert self.body.reduction is not None
+        self._emit(self.body.reduction, (source,), target, dims, reduced=1, attrs={"k": self.dims[outer]})
+        return self.ops
 
     def _matmul(self, output: Operand) -> list[Op]:
         value = self.body.value
         assert isinstance(value, Call) and value.name == "mul"
         sides = tuple(self._value(side, self.dims, force=False) for side in value.args)
-        # A (.., M, N, K) space has exactly one dim for each of M, N and K; a reshape that split one is copied first.
         self._emit("batchmatmul", sides, output, self.dims, reduced=self.body.reduced)
         return self.ops
 
@@ -273,7 +304,3 @@ class _BodyTranslator:
             attrs=attrs or {}, origin=self.origin,  # type: ignore[arg-type]
         )
         self.ops.append(op)
-
-
-def _fields(operand: Operand) -> dict[str, object]:
-    return {name: getattr(operand, name) for name in ("tensor", "strides", "offset", "dtype", "stick")}
