@@ -10,10 +10,10 @@ from torch import nn
 
 from hf_adapters.adapters import _attention, _probe
 from hf_adapters.adapters._heads import Projections, projections
-from hf_adapters.adapters._norms import pad_norm
 from hf_adapters.adapters._rotary import POSITION_EMBEDDINGS, HostTables, MatrixRotary
 from hf_adapters.adapters._sticks import is_whole, pad_linear, round_up
 from hf_adapters.adapters.manual_attention import BiasedAttention, UnscaledAttention
+from hf_adapters.adapters.rms_norm import pad_any_norm
 from hf_adapters.adapters.rotary import place_rotation
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
@@ -54,7 +54,7 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     path, heads = parts.output
     pad_linear(patcher, _linear(model, path), columns=(heads, parts.width, padded))
     for path in parts.norms:
-        pad_norm(patcher, model.get_submodule(path), parts.width, padded)
+        pad_any_norm(patcher, model.get_submodule(path), parts.width, padded)
     if not any(isinstance(module.__dict__.get(name), float) for name in _SCALINGS):
         patcher.set_attr(module, "real_scaling", parts.width**-0.5)
     patcher.set_attr(module, parts.size_name, padded)

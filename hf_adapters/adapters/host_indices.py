@@ -1,8 +1,10 @@
-"""Integer inputs handled on the host: token, type and position ids, relative position buckets."""
+"""Position ids and relative position buckets computed on the host, before the first layer."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,42 +14,44 @@ from torch.nn import functional as F
 from hf_adapters.adapters import _probe
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+_FROM_IDS = "create_position_ids_from_input_ids"
 
 
-class IdsAnywhere(nn.Module):
-    """Mixin for embedding tables: ids may be on another device than the table."""
+def positions_after_padding(input_ids: Tensor, padding_idx: int) -> Tensor:
+    """Positions that count real tokens from ``padding_idx + 1``; padding tokens get ``padding_idx``.
 
-    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Integer ids of any shape ``[...]`` -> ``[..., width]``."""
-        result: Tensor = super().forward(input.to(self.weight.device), *args, **kwargs)  # type: ignore[misc]
-        return result
+    Args:
+        input_ids: int64 ``[batch, tokens]``.
+        padding_idx: id of the padding token.
+
+    Returns:
+        int64 ``[batch, tokens]``.
+    """
+    real = (input_ids != padding_idx).long()
+    return real.cumsum(dim=1) * real + padding_idx
 
 
-class HostIds(nn.Module):
-    """Mixin for modules that turn ids into embeddings: their integer arithmetic (comparison, cumsum, gather) runs on
-    the host, where it has kernels (D5.2, D5.4); the tables stay where they are.
+class HostPositions(nn.Module):
+    """Mixin for models whose positions depend on the token ids: cumsum and comparison have no kernel (D5.2, D5.3).
 
     Attributes:
-        default_types: the stock module takes zeros for missing token types.
+        position_padding: the padding token, from which positions count.
     """
 
     keeps_signature = True
-    default_types: bool = False
+    position_padding: int
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As stock; integer tensors may be on any device."""
-        bound = inspect.signature(super().forward).bind(*args, **kwargs)  # type: ignore[misc]
-        given = {name: _on_host(value) for name, value in bound.arguments.items() if name != "kwargs"}
-        if self.default_types and given.get("token_type_ids") is None:
-            shaped = given.get("input_ids")
-            size = given["inputs_embeds"].shape[:-1] if shaped is None else shaped.shape
-            given["token_type_ids"] = torch.zeros(size, dtype=torch.long)
-        return super().forward(**given, **bound.arguments.get("kwargs", {}))  # type: ignore[misc]
-
-
-def _on_host(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) and value.dtype in _INTEGERS else value
+        """As stock; missing ``position_ids`` are computed on the host and moved to the device of ``input_ids``."""
+        stock = super().forward  # type: ignore[misc]
+        if torch.compiler.is_compiling():
+            return stock(*args, **kwargs)
+        given = inspect.signature(stock).bind(*args, **kwargs).arguments
+        ids = given.get("input_ids")
+        no_cache = given.get("cache") is None and given.get("past_key_values") is None
+        if isinstance(ids, Tensor) and given.get("position_ids") is None and no_cache:
+            kwargs["position_ids"] = positions_after_padding(ids.cpu(), self.position_padding).to(ids.device)
+        return stock(*args, **kwargs)
 
 
 class HostPositionBias(nn.Module):
@@ -58,10 +62,7 @@ class HostPositionBias(nn.Module):
 
     def compute_position_bias(self, x: Tensor, position_ids: Tensor | None = None, num_buckets: int = 32) -> Tensor:
         """Bias ``[1, heads, tokens, tokens]`` (``[batch, ...]`` with ``position_ids``) for states ``x`` of any device."""
-        if position_ids is None:
-            steps = torch.arange(x.shape[1])[None, :]
-        else:
-            steps = position_ids.cpu()
+        steps = torch.arange(x.shape[1])[None, :] if position_ids is None else position_ids.cpu()
         relative = steps[:, None, :] - steps[:, :, None]
         buckets = self.relative_position_bucket(relative, num_buckets=num_buckets)
         table = self.relative_attention_bias.weight
@@ -69,32 +70,37 @@ class HostPositionBias(nn.Module):
         return values.permute(0, 3, 1, 2).contiguous().to(table.dtype).to(x.device)
 
 
-def _holds_tables(module: nn.Module) -> bool:
-    tables = any(isinstance(child, nn.Embedding) for child in module.children())
-    arguments = inspect.signature(type(module).forward).parameters
-    return tables and "input_ids" in arguments and not hasattr(module, "save_pretrained")
+def _stock_positions(module: nn.Module) -> Callable[..., Tensor] | None:
+    own = getattr(type(module), _FROM_IDS, None)
+    return own or _probe.global_names(type(module).forward).get(_FROM_IDS)
 
 
-def _default_types(module: nn.Module) -> bool:
-    types = module._buffers.get("token_type_ids")
-    takes = "token_type_ids" in inspect.signature(type(module).forward).parameters
-    return takes and types is not None and not bool(types.any())
+def _counted_from(module: nn.Module) -> int | None:
+    """The padding token when the module computes positions as :func:`positions_after_padding` does."""
+    stock, padding = _stock_positions(module), getattr(module, "padding_idx", None)
+    if stock is None or not isinstance(padding, int):
+        return None
+    ids = torch.tensor([[padding, padding + 3, padding, padding + 2], [padding + 1] * 3 + [padding]])
+    try:
+        result = stock(ids, padding)
+    except Exception:  # another signature: not the function this adapter knows
+        return None
+    same = isinstance(result, Tensor) and torch.equal(result, positions_after_padding(ids, padding))
+    return padding if same else None
 
 
 def _sites(model: nn.Module) -> list[Site]:
     found = []
     for path, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and not isinstance(module, IdsAnywhere):
-            after = "ids moved to where the table is"
-            found.append(Site(path=path, kind="table", before="lookup", after=after))
-        elif isinstance(module, (HostIds, HostPositionBias)):
-            continue
-        elif _holds_tables(module):
-            meta = {"default_types": _default_types(module)}
-            before, after = "integer arithmetic on the device", "integer arithmetic on the host"
-            found.append(Site(path=path, kind="ids", before=before, after=after, meta=meta))
+        arguments = inspect.signature(type(module).forward).parameters
+        if {"input_ids", "position_ids"} <= set(arguments) and not isinstance(module, HostPositions):
+            padding = next((p for p in map(_counted_from, module.children()) if p is not None), None)
+            if padding is not None and not isinstance(getattr(module, "padding_idx", None), int):
+                meta = {"padding": padding}
+                before, after = "positions counted on the device", "positions counted on the host"
+                found.append(Site(path=path, kind="positions", before=before, after=after, meta=meta))
         elif {"compute_position_bias", "relative_position_bucket"} <= set(dir(type(module))):
-            if isinstance(getattr(module, "relative_attention_bias", None), nn.Embedding) and _proven(module):
+            if not isinstance(module, HostPositionBias) and _proven(module):
                 before, after = "position buckets on the device", "position buckets on the host"
                 found.append(Site(path=path, kind="position bias", before=before, after=after))
     return found
@@ -102,6 +108,8 @@ def _sites(model: nn.Module) -> list[Site]:
 
 def _proven(module: nn.Module) -> bool:
     """The bias of the mixin equals the stock one up to the broadcast batch."""
+    if not isinstance(getattr(module, "relative_attention_bias", None), nn.Embedding):
+        return False
     x = torch.empty(2, 70, 1, device=module.relative_attention_bias.weight.device)
     with torch.no_grad():
         stock = module.compute_position_bias(x)
@@ -110,34 +118,25 @@ def _proven(module: nn.Module) -> bool:
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module = model.get_submodule(site.path)
-    if site.kind == "table":
-        patcher.swap_class(module, IdsAnywhere)
-    elif site.kind == "position bias":
+    if site.kind == "position bias":
         patcher.swap_class(module, HostPositionBias)
     else:
-        patcher.swap_class(module, HostIds, default_types=site.meta["default_types"])
+        patcher.swap_class(module, HostPositions, position_padding=site.meta["padding"])
 
 
-def _mpnet() -> nn.Module:
-    from transformers import MPNetConfig, MPNetModel
+def _model(family: str) -> nn.Module:
+    import transformers
 
+    model_class, config_class = {
+        "mpnet": (transformers.MPNetModel, transformers.MPNetConfig),
+        "roberta": (transformers.RobertaModel, transformers.RobertaConfig),
+    }[family]
     torch.manual_seed(2)
-    config = MPNetConfig(
+    config = config_class(
         vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
         initializer_range=0.1, max_position_embeddings=80,
     )  # fmt: skip
-    return MPNetModel(config).double().eval()
-
-
-def _roberta() -> nn.Module:
-    from transformers import RobertaConfig, RobertaModel
-
-    torch.manual_seed(2)
-    config = RobertaConfig(
-        vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
-        initializer_range=0.1, max_position_embeddings=80, type_vocab_size=2,
-    )  # fmt: skip
-    return RobertaModel(config).double().eval()
+    return model_class(config).double().eval()
 
 
 def _inputs() -> dict[str, Any]:
@@ -147,12 +146,12 @@ def _inputs() -> dict[str, Any]:
 
 
 def _examples() -> list[Example]:
-    return [Example("mpnet", _mpnet, _inputs), Example("roberta", _roberta, _inputs)]
+    return [Example(name, functools.partial(_model, name), _inputs) for name in ("mpnet", "roberta")]
 
 
 ADAPTER = Adapter(
     name="host_indices",
-    summary="Token, type and position ids and relative position buckets computed on the host.",
+    summary="Position ids counted from token ids, and relative position buckets, computed on the host.",
     rules=("op-fallback", "int64-compare-scalar", "indirect-access", "embedding-off-device"),
     equivalence="exact",
     sites=_sites,

@@ -40,7 +40,8 @@ def eps_names(module: nn.Module) -> list[str]:
     return small + [n for n in ("eps",) if module.__dict__.get(n, 0) is None]
 
 
-def _eps_of(module: nn.Module, path: str) -> str | None:
+def eps_of(module: nn.Module) -> str | None:
+    """Attribute that holds the epsilon of a stock layer norm; None when the module is no such norm."""
     width = norm_width(module)
     if width is None or isinstance(module, TwoPassLayerNorm) or len(_probe.required_arguments(module)) != 1:
         return None
@@ -57,7 +58,7 @@ def _eps_of(module: nn.Module, path: str) -> str | None:
 def _sites(model: nn.Module) -> list[Site]:
     found = []
     for path, module in _probe.leaves(model):
-        name = _eps_of(module, path)
+        name = eps_of(module)
         if name is not None:
             after = "mean, deviation, mean of squares, rsqrt in float32"
             found.append(Site(path=path, kind="layer norm", before=type(module).__name__, after=after, meta={"eps": name}))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_adapters.adapters import _probe
-from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
-from hf_adapters.adapters.layer_norm import eps_names, norm_width, probe_rows
+from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm, pad_norm
+from hf_adapters.adapters.layer_norm import eps_names, eps_of, norm_width, probe_rows
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 
@@ -32,7 +32,8 @@ class _Candidate(ProductRMSNorm):
         self.__dict__.update(variant)
 
 
-def _variant_of(module: nn.Module) -> dict[str, Any] | None:
+def variant_of(module: nn.Module) -> dict[str, Any] | None:
+    """How a stock module normalises (attributes of :class:`ProductRMSNorm`); None when it is no such norm."""
     width = norm_width(module)
     if width is None or isinstance(module, (ProductRMSNorm, TwoPassLayerNorm)):
         return None
@@ -50,10 +51,25 @@ def _variant_of(module: nn.Module) -> dict[str, Any] | None:
     return None
 
 
+def pad_any_norm(patcher: PatcherProtocol, norm: nn.Module, width: int, padded: int) -> None:
+    """Pads a norm of either kind, also in a release whose adapters leave root-mean-square norms alone.
+
+    Raises:
+        TypeError: the module is not a norm that an adapter knows.
+    """
+    if not isinstance(norm, (ProductRMSNorm, TwoPassLayerNorm)):
+        eps, variant = eps_of(norm), variant_of(norm)
+        if eps is not None:
+            patcher.swap_class(norm, TwoPassLayerNorm, eps_name=eps)
+        elif variant is not None:
+            patcher.swap_class(norm, ProductRMSNorm, **variant)
+    pad_norm(patcher, norm, width, padded)
+
+
 def _sites(model: nn.Module) -> list[Site]:
     found = []
     for path, module in _probe.leaves(model):
-        variant = _variant_of(module)
+        variant = variant_of(module)
         if variant is not None:
             after = "x * rsqrt(mean(x * x) + eps)"
             found.append(Site(path=path, kind="rms norm", before=type(module).__name__, after=after, meta=variant))
@@ -96,5 +112,6 @@ ADAPTER = Adapter(
     sites=_sites,
     apply=_apply,
     examples=_examples,
+    releases=("2026.07",),
     order=30,
 )
