@@ -5,7 +5,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 // One object file for every machine: the loader picks the widest version that
@@ -15,6 +14,13 @@
 #else
 #define SPYRE_SIMD
 #endif
+// Rounding in place reads and writes the same element, never a later one.
+#if defined(__clang__)
+#define SPYRE_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define SPYRE_IVDEP _Pragma("GCC ivdep")
+#endif
+// A builtin, not std::bit_cast: GCC does not inline plain functions into clones.
 #define SPYRE_INLINE static inline __attribute__((always_inline))
 
 namespace spyre::dl16 {
@@ -49,15 +55,17 @@ SPYRE_INLINE int32_t round_bits(int32_t bits) {
 }
 
 SPYRE_INLINE float round_value(float value) {
-  return std::bit_cast<float>(round_bits(std::bit_cast<int32_t>(value)));
+  return __builtin_bit_cast(float, round_bits(__builtin_bit_cast(int32_t, value)));
 }
 
 SPYRE_INLINE uint16_t encode_bits(int32_t bits) {
   const int32_t rounded = round_bits(bits);
   const int32_t magnitude = rounded & 0x7FFFFFFF;
-  const int32_t code = (magnitude >> kDropped) - kRebias;
-  const int32_t bounded = magnitude == 0 ? 0 : (magnitude >= kNanBits ? kMerged : code);
-  return static_cast<uint16_t>(bounded | ((rounded >> 16) & 0x8000));
+  // Zero comes out negative and NaN too large, so two bounds are all it takes.
+  int32_t code = (magnitude >> kDropped) - kRebias;
+  code = code < 0 ? 0 : code;
+  code = code > kMerged ? kMerged : code;
+  return static_cast<uint16_t>(code | ((rounded >> 16) & 0x8000));
 }
 
 SPYRE_INLINE float decode_code(uint16_t code) {
@@ -65,29 +73,32 @@ SPYRE_INLINE float decode_code(uint16_t code) {
   const int32_t sign = static_cast<int32_t>(static_cast<uint32_t>(code & 0x8000) << 16);
   const int32_t bits = ((magnitude + kRebias) << kDropped) | sign;
   const int32_t finite = magnitude == 0 ? sign : bits;
-  return std::bit_cast<float>(magnitude == kMerged ? kNanBits : finite);
+  return __builtin_bit_cast(float, magnitude == kMerged ? kNanBits : finite);
 }
 
 SPYRE_SIMD void encode_span(const float* in, uint16_t* out, int64_t n) {
-  const auto* bits = reinterpret_cast<const int32_t*>(in);
+  SPYRE_IVDEP
   for (int64_t i = 0; i < n; ++i) {
-    out[i] = encode_bits(bits[i]);
+    out[i] = encode_bits(__builtin_bit_cast(int32_t, in[i]));
   }
 }
 
 SPYRE_SIMD void decode_span(const uint16_t* in, float* out, int64_t n) {
+  SPYRE_IVDEP
   for (int64_t i = 0; i < n; ++i) {
     out[i] = decode_code(in[i]);
   }
 }
 
 SPYRE_SIMD void round_span(const float* in, float* out, int64_t n) {
+  SPYRE_IVDEP
   for (int64_t i = 0; i < n; ++i) {
     out[i] = round_value(in[i]);
   }
 }
 
 SPYRE_SIMD void accumulate_span(const float* partial, float* sum, int64_t n) {
+  SPYRE_IVDEP
   for (int64_t i = 0; i < n; ++i) {
     sum[i] = round_value(sum[i] + round_value(partial[i]));
   }
@@ -112,7 +123,7 @@ float decode(uint16_t code) {
 }
 
 uint16_t encode(float value) {
-  return encode_bits(std::bit_cast<int32_t>(value));
+  return encode_bits(__builtin_bit_cast(int32_t, value));
 }
 
 void encode(const float* in, uint16_t* out, int64_t n) {

@@ -74,7 +74,7 @@ uint16_t code_to_bfloat16(uint16_t code, const CopyNumerics& numerics) {
   }
   const float value = decode(code);
   if (numerics.truncate_bfloat16) {
-    return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+    return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);
   }
   return c10::BFloat16(value).x;
 }
