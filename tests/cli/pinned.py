@@ -1,0 +1,23 @@
+"""The command line with a fixed code fingerprint, so that editing a source file while the tests run does not start a sweep anew.
+
+Run as `python -m tests.cli.pinned ARGUMENTS`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from hf_adapters.sweep import fingerprint
+
+
+def pin() -> None:
+    """Replace the hash of the project's files by a constant."""
+    fingerprint.code_hash = lambda: "code"
+    fingerprint.adapters_hash = lambda: "adapters"
+
+
+if __name__ == "__main__":
+    from hf_adapters.cli import main
+
+    pin()
+    sys.exit(main())
