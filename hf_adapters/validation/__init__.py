@@ -1,0 +1,1 @@
+"""Acceptance of a patched model: noise floor, metrics, reference values, equivalence in float64."""

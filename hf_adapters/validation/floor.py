@@ -1,0 +1,204 @@
+"""The noise floor: a stock model run in the device's number format on the CPU.
+
+`device_format()` makes every float16 operation on CPU tensors compute as the device would: operands converted to DL16, the result rounded to DL16,
+sums and matrix products accumulated in 64-wide DL16 partial sums (D1.5, D6.5). float32 operations stay float32, as on the device (D1.6); those the device has
+no float32 kernel for (a matrix product, say) are counted in `FormatLog.off_format`, because the device cannot have run them.
+No device, no compiler and no patch take part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from hf_adapters.validation import dl16, dl16_ops
+from hf_adapters.validation.dl16_tensor import DL16Tensor
+from spyre_backend.capabilities import Numerics
+
+aten = torch.ops.aten
+
+HEAVY = {
+    aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.addmv, aten.mv, aten.dot, aten.convolution, aten.gelu, aten.tanh, aten.native_layer_norm,
+    aten._softmax, aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_attention_math_for_mps, aten.einsum, aten.linear,
+}  # fmt: skip
+"""The computations a transformer layer consists of; done in another format than DL16 they were not done on the device (D1.6)."""
+
+FP32_HEAVY = {aten._softmax, aten.native_layer_norm}
+"""Of those, the ones the device can run in float32, by their parts (D1.6)."""
+
+HELD_WEIGHTS = 128 * 1024 * 1024
+"""Weight elements kept converted during one run (512 MiB); more are converted at each use."""
+
+MOVEMENT = {
+    aten.clone, aten.cat, aten.stack, aten.index, aten.index_select, aten.embedding, aten.gather, aten.repeat, aten.flip, aten.roll, aten.copy,
+    aten._unsafe_view, aten.contiguous, aten.neg, aten.abs, aten.relu, aten.amax, aten.amin, aten.max, aten.min, aten.maximum, aten.minimum,
+    aten.topk, aten.sort, aten.tril, aten.triu, aten.masked_select, aten.detach, aten.alias, aten.lift_fresh, aten.slice_scatter, aten.select_scatter,
+}  # fmt: skip
+"""Operations whose results are values of their operands (or their negatives): nothing to round."""
+
+
+@dataclass(kw_only=True, slots=True)
+class FormatLog:
+    """What one run in the device's format did."""
+
+    dl16_ops: Counter[str] = field(default_factory=Counter)
+    """Operations with a DL16 result, by name."""
+    off_format: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Heavy computations on another dtype than the device computes in, by (op, dtype)."""
+
+
+class _DeviceFormatMode(TorchDispatchMode):
+    """Runs each ATen operation on float16 tensors in DL16; other dtypes pass through."""
+
+    def __init__(self, settings: Numerics, log: FormatLog) -> None:
+        super().__init__()
+        self.settings = settings
+        self.log = log
+        self._weights: dict[int, Tensor] = {}
+        self._held = 0
+
+    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        packet = func.overloadpacket
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        narrow = any(leaf.dtype == torch.float16 for leaf in leaves)
+        if packet is aten._to_copy:
+            return self._cast(func, args, kwargs)
+        if not narrow:
+            self._note_heavy(packet, leaves)
+            return func(*args, **kwargs)
+        if not any(isinstance(leaf, DL16Tensor) for leaf in leaves) and (func.is_view or packet in MOVEMENT):
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            return self._in_place(func, args, kwargs)
+        handler = dl16_ops.HANDLERS.get(packet)
+        dtype = _result_dtype(leaves, kwargs)
+        inner_args, inner_kwargs = self._to_values(args), self._to_values(_without_half(kwargs))
+        if dtype != torch.float16:
+            self._note_heavy(packet, [leaf for leaf in leaves if leaf.dtype != torch.float16])
+            return func(*inner_args, **inner_kwargs)
+        self.log.dl16_ops[str(packet)] += 1
+        if handler is not None:
+            out = handler(self.settings, *inner_args, **inner_kwargs)
+        else:
+            out = func(*inner_args, **inner_kwargs)
+            if not (func.is_view or packet in MOVEMENT):
+                out = tree_map(self._round, out)
+        return tree_map(_wrap, out)
+
+    def _note_heavy(self, packet: Any, leaves: list[Tensor]) -> None:
+        if packet not in HEAVY or packet in FP32_HEAVY and all(leaf.dtype != torch.float64 for leaf in leaves):
+            return
+        wide = [leaf for leaf in leaves if leaf.is_floating_point()]
+        outer_product = packet in (aten.bmm, aten.mm) and wide[0].shape[-1] == 1
+        if wide and not outer_product:
+            self.log.off_format[str(packet), str(wide[0].dtype).removeprefix("torch.")] += 1
+
+    def _to_values(self, value: Any) -> Any:
+        return tree_map(self._values, value)
+
+    def _values(self, leaf: Any) -> Any:
+        if isinstance(leaf, DL16Tensor):
+            return leaf.values
+        if not isinstance(leaf, Tensor) or leaf.dtype != torch.float16:
+            return leaf
+        base = leaf if leaf._base is None else leaf._base
+        if not isinstance(base, nn.Parameter):
+            return dl16.from_host(leaf, self.settings)
+        return self._weight(base).as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
+
+    def _weight(self, parameter: Tensor) -> Tensor:
+        """A weight on the device, converted once and kept while there is room."""
+        held = self._weights.get(id(parameter))
+        if held is None:
+            held = dl16.from_host(parameter, self.settings)
+            if not parameter.is_contiguous():
+                held = torch.empty_like(parameter, dtype=torch.float32).copy_(held)
+            if self._held + held.numel() <= HELD_WEIGHTS:
+                self._weights[id(parameter)] = held
+                self._held += held.numel()
+        return held
+
+    def _round(self, leaf: Any) -> Any:
+        return dl16.rounded(leaf, self.settings) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32 else leaf
+
+    def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source, target = args[0], kwargs.get("dtype") or args[0].dtype
+        if source.dtype == torch.float16 and (isinstance(source, DL16Tensor) or target != torch.float16):
+            value = self._values(source)
+            return DL16Tensor(value.clone()) if target == torch.float16 else func(value, **kwargs)
+        if target == torch.float16 and source.dtype != torch.float16 and source.dtype.is_floating_point:
+            return DL16Tensor(dl16.rounded(source.to(torch.float32), self.settings))
+        return func(*args, **kwargs)
+
+    def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = args[0]
+        inner_args, inner_kwargs = self._to_values(args), self._to_values(_without_half(kwargs))
+        if isinstance(target, DL16Tensor):
+            func(target.values, *inner_args[1:], **inner_kwargs)
+            target.values.copy_(dl16.rounded(target.values, self.settings))
+        elif isinstance(target, Tensor) and target.dtype == torch.float16:
+            wide = target.to(torch.float32)
+            func(wide, *inner_args[1:], **inner_kwargs)
+            target.copy_(wide)
+        else:
+            func(*inner_args, **inner_kwargs)
+        return target
+
+
+class _AttentionMode(TorchFunctionMode):
+    """Takes `scaled_dot_product_attention` apart before ATen picks a fused CPU kernel that would round only once."""
+
+    def __torch_function__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return dl16_ops.attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def device_format(settings: Numerics | None = None) -> Iterator[FormatLog]:
+    """Compute float16 operations on CPU tensors in the device's number format inside the block.
+
+    Plain float16 tensors (weights, inputs, constants) are converted as a host-to-device copy would (D1.5); results are `DL16Tensor`.
+
+    Args:
+        settings: numerics; those of the release in force when None.
+
+    Yields:
+        A log of what ran in the format and what did not.
+    """
+    log = FormatLog()
+    with torch.no_grad(), _AttentionMode(), _DeviceFormatMode(settings or dl16.numerics(), log):
+        yield log
+
+
+def _wrap(leaf: Any) -> Any:
+    return DL16Tensor(leaf) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32 else leaf
+
+
+def _without_half(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: torch.float32 if value is torch.float16 else value for key, value in kwargs.items()}
+
+
+def _result_dtype(leaves: list[Tensor], kwargs: dict[str, Any]) -> torch.dtype:
+    """Type promotion among floating operands: tensors with dimensions decide before 0-dimensional ones; an explicit dtype wins."""
+    explicit: torch.dtype | None = kwargs.get("dtype")
+    if explicit is not None:
+        return explicit
+    floating = [leaf for leaf in leaves if leaf.is_floating_point()]
+    deciding = [leaf for leaf in floating if leaf.dim() > 0] or floating
+    dtype = deciding[0].dtype
+    for leaf in deciding[1:]:
+        dtype = torch.promote_types(dtype, leaf.dtype)
+    return dtype
+
+

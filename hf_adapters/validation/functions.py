@@ -1,0 +1,220 @@
+"""Half (a) of acceptance: each replaced module against the stock one, in float64, on recorded activations and on the tails of its input range.
+
+A whole-model comparison only sees the values that a few sentences produce; a wrong clamp or a wrong branch hides outside them. So each patched module is
+called again with its recorded arguments, its activations scaled, negated, zeroed and spread over the range where activation functions bend. Arguments other than
+the activations stay what each side itself received: an adapter may well pass masks or rotary tables in another form. Where a module's own contract
+changed (a rotary module that returns matrices), its results cannot be compared, and the nearest enclosing module that keeps its contract is compared instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_adapters.validation import metrics
+from hf_adapters.validation.float64 import in_float64
+from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.types import Check, Thresholds
+
+NAME = "module equivalence"
+MIXED_GAIN = 16.0
+"""Largest scaling for modules that mix positions or features: softmax turns absolute into relative error, so larger scores leave float64's precision."""
+POINTWISE_GAIN = 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Arguments of one call of a module, as recorded."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def activation(self) -> Tensor | None:
+        """The first floating argument, which is the hidden states in every transformers module."""
+        for value in (*self.args, *self.kwargs.values()):
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2:
+                return value
+        return None
+
+    def with_activation(self, value: Tensor) -> Call:
+        """The same call with the activation replaced."""
+        old = self.activation()
+        swap: Callable[[Any], Any] = lambda item: value if item is old else item  # noqa: E731
+        return Call(tuple(swap(a) for a in self.args), {k: swap(v) for k, v in self.kwargs.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What the stock model did at each path: the recorded call and the outputs for it and for each tail."""
+
+    calls: dict[str, Call]
+    outputs: dict[str, dict[str, Tensor]]
+
+
+def enclosing(paths: Iterable[str]) -> list[str]:
+    """`paths` and every module around them except the model itself, without repetition."""
+    found: dict[str, None] = {}
+    for path in paths:
+        while path:
+            found[path] = None
+            path = path.rpartition(".")[0]
+    return list(found)
+
+
+def representatives(model: nn.Module, paths: Iterable[str]) -> list[str]:
+    """One path for each kind of module: equal class and equal parameter shapes are tried once, plus once in the last layer."""
+    modules = dict(model.named_modules())
+    kinds: dict[Any, list[str]] = {}
+    for path in paths:
+        if path in modules:
+            module = modules[path]
+            kind = (type(module).__qualname__, path.rpartition(".")[2], tuple((n, tuple(p.shape)) for n, p in module.named_parameters()))
+            kinds.setdefault(kind, []).append(path)
+    return list(dict.fromkeys(path for group in kinds.values() for path in (group[0], group[-1])))
+
+
+def probe_stock(model: nn.Module, paths: Sequence[str], batch: InputSet) -> Probes:
+    """Record the stock side. The model must be unpatched.
+
+    Args:
+        model: stock, float32, on the CPU.
+        paths: modules to observe; give `enclosing(sites)`.
+        batch: the inputs.
+    """
+    with in_float64():
+        calls = _recorded_calls(model, paths, batch)
+        modules = dict(model.named_modules())
+        outputs = {path: dict(_outputs(modules[path], call, call.activation())) for path, call in calls.items()}
+    return Probes(calls, outputs)
+
+
+def compare(model: nn.Module, sites: Sequence[str], probes: Probes, batch: InputSet, thresholds: Thresholds) -> list[Check]:
+    """Compare the patched model, module by module, with what `probe_stock` recorded.
+
+    Args:
+        model: the same model, patched.
+        sites: paths that adapters changed.
+        probes: the stock side, of paths that include the sites.
+        batch: the inputs that were recorded.
+        thresholds: `equivalence` is the limit.
+
+    Returns:
+        One check for each site tried; a site whose contract changed up to the model itself is left to the whole-model comparison.
+    """
+    with in_float64():
+        calls = _recorded_calls(model, list(probes.calls), batch)
+        modules = dict(model.named_modules())
+        done: dict[str, Check] = {}
+        for site in sites:
+            path = site
+            while path and path not in done:
+                check = _compare_one(path, modules.get(path), calls.get(path), probes, thresholds)
+                if check is not None:
+                    done[path] = check
+                    break
+                path = path.rpartition(".")[0]
+    return list(done.values())
+
+
+def _compare_one(path: str, module: nn.Module | None, call: Call | None, probes: Probes, thresholds: Thresholds) -> Check | None:
+    """None when this module's contract changed, so that a module around it has to be compared."""
+    stock_call = probes.calls.get(path)
+    if module is None or call is None or stock_call is None:
+        return None
+    ours, stock = call.activation(), stock_call.activation()
+    if ours is None or stock is None or not _same(ours, stock, thresholds.equivalence):
+        return None
+    expected = probes.outputs[path]
+    actual = dict(_outputs(module, call, stock))
+    if not _same(actual.get("recorded"), expected.get("recorded"), thresholds.equivalence):
+        return None
+    worst, where = 0.0, "recorded"
+    for tail, right in expected.items():
+        if not bool(right.isfinite().all()):
+            continue
+        got = actual.get(tail)
+        error = float("inf") if got is None or got.shape != right.shape else _error(got, right)
+        if not error <= worst:
+            worst, where = error, tail
+    return Check(
+        name=NAME, passed=worst <= thresholds.equivalence, where=path, value=worst, limit=thresholds.equivalence, detail=f"worst on inputs: {where}"
+    )
+
+
+def tails(activation: Tensor, *, pointwise: bool) -> dict[str, Tensor]:
+    """Variations of recorded activations (float64) that reach the ends of a module's input range.
+
+    Args:
+        activation: any shape.
+        pointwise: whether the module treats every feature alone (or only normalises), so that large values stay comparable.
+    """
+    gain = POINTWISE_GAIN if pointwise else MIXED_GAIN
+    ramp = torch.linspace(-30.0, 30.0, activation.numel(), dtype=activation.dtype).view(activation.shape)
+    return {
+        "recorded": activation,
+        "large": activation * gain,
+        "tiny": activation / gain,
+        "negative": -activation.abs(),
+        "positive": activation.abs(),
+        "zero": torch.zeros_like(activation),
+        "ramp": ramp if pointwise else ramp / ramp.abs().amax() * activation.abs().amax(),
+        "one outlier": activation.clone().index_fill_(-1, torch.tensor([0]), float(gain)),
+    }
+
+
+def _outputs(module: nn.Module, call: Call, activation: Tensor | None) -> Iterator[tuple[str, Tensor]]:
+    if activation is None:
+        return
+    pointwise = not any(parameter.dim() > 1 for parameter in module.parameters())
+    for name, value in tails(activation, pointwise=pointwise).items():
+        varied = call.with_activation(value)
+        output = _tensor(module(*varied.args, **varied.kwargs))
+        if output is not None:
+            yield name, output.detach().to(torch.float64)
+
+
+def _tensor(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() else None
+    values = output.values() if hasattr(output, "values") and not isinstance(output, Sequence) else output
+    return next((v for v in values or () if isinstance(v, Tensor) and v.is_floating_point()), None) if isinstance(values, Iterable) else None
+
+
+def _error(ours: Tensor, stock: Tensor) -> float:
+    errors = metrics.vector_errors(ours, stock, None)
+    scale = stock.abs().amax()
+    near_zero = metrics.vectors(stock, None).abs().amax(-1) <= 1e-12 * scale
+    return float(errors.masked_fill(near_zero, 0.0).nan_to_num(nan=float("inf")).amax()) if errors.numel() else 0.0
+
+
+def _same(ours: Tensor | None, stock: Tensor | None, limit: float) -> bool:
+    return ours is not None and stock is not None and ours.shape == stock.shape and _error(ours.double(), stock.double()) <= limit
+
+
+def _recorded_calls(model: nn.Module, paths: Sequence[str], batch: InputSet) -> dict[str, Call]:
+    modules = dict(model.named_modules())
+    calls: dict[str, Call] = {}
+    with _pre_hooks({path: modules[path] for path in paths if path in modules}, calls):
+        model(**{key: value.clone() for key, value in batch.kwargs.items()})
+    return calls
+
+
+@contextmanager
+def _pre_hooks(modules: dict[str, nn.Module], calls: dict[str, Call]) -> Iterator[None]:
+    def hook(path: str) -> Callable[..., None]:
+        def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            calls.setdefault(path, Call(args, {k: v for k, v in kwargs.items() if k != "past_key_values"}))
+
+        return keep
+
+    handles = [module.register_forward_pre_hook(hook(path), with_kwargs=True) for path, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

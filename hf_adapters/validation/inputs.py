@@ -1,0 +1,170 @@
+"""Inputs that a model is validated on: seeded, fresh for each seed, covering both paddings, odd lengths, one row and several.
+
+Everything is drawn from a generator seeded by the caller (a hash of the structure, or a secret number where the code under test is not trusted).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Padding = Literal["right", "left", "none"]
+
+DEFAULT_VOCABULARY = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputSpec:
+    """What can be drawn for one model."""
+
+    vocabulary: int
+    max_length: int
+    pad_token: int
+    token_types: int
+    accepts: tuple[str, ...]
+    """Keyword arguments of the model's forward."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputSet:
+    """One batch."""
+
+    name: str
+    kwargs: dict[str, Tensor]
+    """`input_ids` and `attention_mask` int64 `[batch, length]`, and `token_type_ids` where the model has more than one."""
+    padding: Padding
+
+    @property
+    def valid(self) -> Tensor:
+        """bool `[batch, length]`: real tokens; results at the others mean nothing and are not compared."""
+        mask = self.kwargs.get("attention_mask")
+        return torch.ones_like(self.kwargs["input_ids"], dtype=torch.bool) if mask is None else mask.bool()
+
+    @property
+    def tokens(self) -> int:
+        """Number of positions, padding included."""
+        return self.kwargs["input_ids"].numel()
+
+
+def spec_of(model: nn.Module) -> InputSpec:
+    """Read what the model accepts from its embedding table, config and forward signature.
+
+    Raises:
+        ValueError: the model has no token embeddings to draw ids for.
+    """
+    config = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    table = _token_table(model)
+    vocabulary = min(table.num_embeddings, getattr(text, "vocab_size", None) or table.num_embeddings)
+    pad = getattr(text, "pad_token_id", None)
+    positions = getattr(text, "max_position_embeddings", None) or 512
+    offset = (pad or 0) + 1 if _offsets_positions(model) else 0
+    accepts = tuple(inspect.signature(model.forward).parameters)
+    return InputSpec(
+        vocabulary=vocabulary,
+        max_length=max(1, positions - offset),
+        pad_token=pad if isinstance(pad, int) and 0 <= pad < vocabulary else 0,
+        token_types=getattr(text, "type_vocab_size", 0) or 0,
+        accepts=accepts,
+    )
+
+
+def draw(
+    spec: InputSpec,
+    *,
+    name: str,
+    lengths: Sequence[int],
+    padding: Padding,
+    seed: int,
+    width: int | None = None,
+    fill: Literal["random", "pad"] = "random",
+) -> InputSet:
+    """Draw one batch of random token ids.
+
+    Args:
+        spec: the model's limits; longer lengths are cut to `spec.max_length`.
+        name: name of the set in the evidence.
+        lengths: real tokens of each row.
+        padding: side on which shorter rows are filled.
+        seed: seed of the generator.
+        width: padded length; the longest row when None.
+        fill: what stands in the padding: random ids, so that a model that reads it is found out, or the padding id.
+    """
+    lengths = [max(1, min(length, spec.max_length)) for length in lengths]
+    width = min(max([width or 0, *lengths]), spec.max_length)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, spec.vocabulary, (len(lengths), width), generator=generator)
+    ids[ids == spec.pad_token] = (spec.pad_token + 1) % spec.vocabulary
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        mask[row, slice(width - length, None) if padding == "left" else slice(0, length)] = 1
+    if fill == "pad" or _reads_pad_ids(spec):
+        ids[mask == 0] = spec.pad_token
+    kwargs: dict[str, Tensor] = {"input_ids": ids}
+    if "attention_mask" in spec.accepts or "kwargs" in spec.accepts:
+        kwargs["attention_mask"] = mask
+    if spec.token_types > 1 and "token_type_ids" in spec.accepts:
+        kwargs["token_type_ids"] = torch.randint(0, spec.token_types, ids.shape, generator=generator)
+    return InputSet(name=name, kwargs=kwargs, padding=padding)
+
+
+def standard_sets(spec: InputSpec, seed: int) -> tuple[InputSet, ...]:
+    """The batches of a validation: right padding, left padding, one row, and a second batch of the first shape, whose padding holds the padding id.
+
+    The second batch is what finds results cached by shape or by earlier inputs. Lengths are odd on purpose; 64 is the device's stick (D2.2).
+    """
+    return (
+        draw(spec, name="right", lengths=(33, 7, 1, 21), padding="right", seed=seed),
+        draw(spec, name="left", lengths=(19, 5, 12, 17), padding="left", seed=seed + 1),
+        draw(spec, name="single", lengths=(35,), padding="none", seed=seed + 2),
+        draw(spec, name="fresh", lengths=(9, 27, 15, 3), padding="right", seed=seed + 3, fill="pad"),
+    )
+
+
+def seed_of(*parts: Any) -> int:
+    """A stable 62-bit seed from the text of `parts` (a structural signature, a config)."""
+    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
+
+
+def structure_seed(model: nn.Module) -> int:
+    """Seed from what the model is: class, config, and shapes of its parameters; two builds of one structure draw the same inputs."""
+    config = getattr(model, "config", None)
+    described = sorted((k, str(v)) for k, v in config.to_dict().items() if not k.startswith("_")) if hasattr(config, "to_dict") else ""
+    return seed_of(type(model).__qualname__, described, [(n, tuple(p.shape)) for n, p in model.named_parameters()])
+
+
+def _token_table(model: nn.Module) -> nn.Embedding:
+    getter = getattr(model, "get_input_embeddings", None)
+    if getter is not None:
+        try:
+            table = getter()
+        except (NotImplementedError, AttributeError):
+            table = None
+        if isinstance(table, nn.Embedding):
+            return table
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    if not tables:
+        raise ValueError(
+            f"{type(model).__name__} has no token embeddings (nn.Embedding), so no inputs can be drawn for it; pass inputs=[{{'input_ids': ...}}, ...]"
+        )
+    return max(tables, key=lambda table: table.num_embeddings)
+
+
+def _offsets_positions(model: nn.Module) -> bool:
+    """Whether positions start behind the padding id, as in RoBERTa: the table's own padding row says so."""
+    return any(
+        isinstance(module, nn.Embedding) and module.padding_idx is not None and name.endswith("position_embeddings")
+        for name, module in model.named_modules()
+    )
+
+
+def _reads_pad_ids(spec: InputSpec) -> bool:
+    """Without a mask argument, only the padding id can mark padding."""
+    return "attention_mask" not in spec.accepts and "kwargs" not in spec.accepts

@@ -1,0 +1,168 @@
+"""Ways to execute a model for a validation.
+
+`run_reference`, `run_floor` and `run_float64` give the stock values. A `Runner` executes the candidate: `Device` compiles it for the device; `Simulated` runs the same
+patched model in the device's number format on the CPU, which needs no compilation and is what the mutation suites use.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hf_adapters.patching import patch_state
+from hf_adapters.validation.float64 import in_float64
+from hf_adapters.validation.floor import device_format
+from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """What a runner did with the candidate."""
+
+    recording: Recording
+    fallbacks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(op, category) -> calls that fell back to the CPU; category is `lookup`, `integer` or `compute`."""
+    launches: int | None = None
+    """Device programs launched; None when the runner has no device."""
+    computed_elsewhere: Mapping[str, int] = field(default_factory=dict)
+    """Heavy computations done off the device or in another format -> calls."""
+    layers: int = 0
+    """Repeated layers that were called at least once."""
+    seconds: float = 0.0
+
+
+class Runner(Protocol):
+    """Executes a model, patched already, and must leave it as it was."""
+
+    name: str
+
+    def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+        """Run `model` on each set; errors of the device (`SpyreUnsupported`) pass through."""
+        ...
+
+
+def run_reference(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Recording:
+    """Stock values in float32 on the CPU."""
+    with torch.no_grad():
+        return record(model, input_sets, layers=repeated_layers(model), pooling=pooling)
+
+
+def run_float64(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Recording:
+    """Values in float64 arithmetic on the CPU; the model's weights stay float32."""
+    refresh_derived(model)
+    with in_float64():
+        return record(model, input_sets, layers=repeated_layers(model), pooling=pooling)
+
+
+def run_floor(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Recording:
+    """Values of a stock model in the device's number format, without device or patch; its error against `run_reference` is the noise floor."""
+    return Simulated()(model, input_sets, pooling).recording
+
+
+class Simulated:
+    """Runs a model in the device's number format on the CPU; counts heavy computation in any other format as done off the device."""
+
+    name = "simulated"
+
+    def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+        """See `Runner`."""
+        started = time.perf_counter()
+        narrow = half_copy(model)
+        refresh_derived(narrow)
+        layers = repeated_layers(narrow)
+        with device_format() as log:
+            recording = record(narrow, input_sets, layers=layers, pooling=pooling)
+        return Execution(
+            recording=recording,
+            computed_elsewhere={f"{op} in {dtype}": calls for (op, dtype), calls in log.off_format.items()},
+            layers=_layers_called(recording, layers),
+            seconds=time.perf_counter() - started,
+        )
+
+
+def half_copy(model: nn.Module) -> nn.Module:
+    """A deep copy with float16 parameters, as a checkpoint loaded in float16 has them; buffers outside the checkpoint (rotary frequencies) keep float32."""
+    memo: dict[int, object] = {}
+    for parameter in model.parameters():
+        narrow = nn.Parameter(parameter.detach().to(torch.float16), requires_grad=False) if parameter.is_floating_point() else parameter
+        memo[id(parameter)] = narrow
+    twin = copy.deepcopy(model, memo)
+    for module in twin.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point() and name not in module._non_persistent_buffers_set:
+                module._buffers[name] = buffer.to(torch.float16)
+    return twin.eval()
+
+
+def refresh_derived(model: nn.Module) -> None:
+    """Recompute what a patch derived from the weights now, in ordinary arithmetic, and not during the run that is measured."""
+    state = patch_state(model)
+    if state is not None:
+        with torch.no_grad():
+            state.patcher.refresh()
+
+
+def _layers_called(recording: Recording, layers: Mapping[str, nn.Module]) -> int:
+    places = {key.partition("/")[2] for key in recording.values}
+    return sum(path in places for path in layers)
+
+
+class Device:
+    """Compiles the model for the device with `hf_adapters.compile` and calls it there."""
+
+    name = "device"
+
+    def __init__(self, *, adapters: Sequence[str] | None = None, release: str | None = None) -> None:
+        """`adapters` as `only` of `hf_adapters.compile`; an empty sequence compiles the stock model."""
+        self.adapters = adapters
+        self.release = release
+
+    def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+        """See `Runner`. The model is decompiled again, also after an error."""
+        import hf_adapters
+
+        started = time.perf_counter()
+        compiled = hf_adapters.compile(model, only=self.adapters, release=self.release)
+        try:
+            layers = repeated_layers(compiled)
+            device = torch.spyre  # type: ignore[attr-defined]
+            device.reset_fallback_counts()
+            device.reset_launch_count()
+            with torch.no_grad():
+                recording = record(compiled, input_sets, layers=layers, pooling=pooling)
+            counts: dict[tuple[str, str], int] = dict(device.fallback_counts())
+            launches = int(device.launch_count())
+        finally:
+            hf_adapters.decompile(model)
+        return Execution(
+            recording=recording, fallbacks=counts, launches=launches, layers=_layers_called(recording, layers), seconds=time.perf_counter() - started
+        )
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Hash of every tensor that `state_dict` saves, with names, shapes and dtypes."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    seen: dict[tuple[int, int], str] = {}
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset())
+        if key in seen:
+            digest.update(seen[key].encode())
+            continue
+        seen[key] = name
+        digest.update(memoryview(_bytes_of(tensor)))
+    return digest.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    contiguous = tensor.detach().cpu().contiguous()
+    return contiguous.view(torch.uint8).numpy().tobytes() if contiguous.dim() else contiguous.reshape(1).view(torch.uint8).numpy().tobytes()
