@@ -12,8 +12,10 @@ from torch import Tensor
 from spyre_backend.emulator.context import Context, ExecutionError
 from spyre_backend.emulator.numerics import block_accumulate, dl16_round_
 
-_PARTIAL_ELEMENTS = 2 * 1024 * 1024
-"""Partial sums held at once (8 MiB): they should stay in the last-level cache between the GEMM and the accumulation."""
+_PARTIAL_ELEMENTS = 1024 * 1024
+"""Partial sums held at once (4 MiB): they should stay in the cache between the GEMM and the accumulation."""
+_COLUMNS_MIN = 64
+"""Narrower slabs make GEMMs slow."""
 
 
 def batchmatmul(context: Context, a: Tensor, b: Tensor) -> Tensor:
@@ -102,8 +104,9 @@ def _chunked(context: Context, a: Tensor, b: Tensor, out: Tensor) -> None:
         dl16_round_(out)
         return
     blocks = -(-length // block)
-    tall = max(1, min(rows, _PARTIAL_ELEMENTS // blocks))
-    wide = max(1, min(columns, _PARTIAL_ELEMENTS // (blocks * tall)))
+    narrow = min(columns, _COLUMNS_MIN)
+    tall = max(1, min(rows, _PARTIAL_ELEMENTS // (blocks * narrow)))
+    wide = max(narrow, min(columns, _PARTIAL_ELEMENTS // (blocks * tall) // narrow * narrow))
     step = max(1, _PARTIAL_ELEMENTS // (blocks * tall * wide))
     for first in range(0, batch, step):
         group = slice(first, min(first + step, batch))
