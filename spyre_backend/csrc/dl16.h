@@ -32,13 +32,18 @@ at::Tensor& round_tensor_(at::Tensor& values);
 // partials [nblk, ...] float32 -> [...] float32, each step rounded to DL16.
 at::Tensor block_accumulate(const at::Tensor& partials);
 
+// How a float16, which has one fraction bit more, is rounded to DL16.
+enum class Rounding : uint8_t { kNearestEven, kHalfUp, kTruncate };
+
 // Switches of the host <-> device conversion; the defaults are D1.5's.
 struct CopyNumerics {
+  Rounding half_rounding = Rounding::kNearestEven;
   bool halve_subnormals = true; // fp16 subnormals, each direction (#4689)
   bool saturate_half = true; // 65504 -> 65472 instead of 65536 (#2518)
-  bool saturate_half_infinity = true; // +-inf of fp16 -> +-0x6FFF
+  uint16_t half_infinity = kSaturatedInfinity; // code of fp16 infinity, without sign
   bool saturate_bfloat16 = true; // finite bf16 out of range -> +-0x7FFE
   bool truncate_bfloat16 = false; // device to host, before #2524
+  bool merged_is_infinity = false; // 0x7FFF reads as infinity instead of NaN
 };
 
 void set_copy_numerics(const CopyNumerics& numerics);

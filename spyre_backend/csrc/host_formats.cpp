@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <mutex>
 
@@ -28,6 +27,16 @@ struct Tables {
 constexpr uint16_t kHalfNan = 0x7E00;
 constexpr uint16_t kHalfInfinity = 0x7C00;
 constexpr uint16_t kBFloat16Nan = 0x7FC0;
+constexpr uint16_t kBFloat16Infinity = 0x7F80;
+
+// Magnitude of a normal float16 -> code: one fraction bit less, bias 31 for 15.
+uint16_t round_half(uint16_t magnitude, Rounding rounding) {
+  const uint16_t kept = magnitude >> 1;
+  const uint16_t tie = magnitude & 1; // one bit is dropped, so inexact means a tie
+  const bool up = rounding == Rounding::kHalfUp ||
+      (rounding == Rounding::kNearestEven && (kept & 1) != 0);
+  return kept + (up ? tie : 0) + ((31 - 15) << 9);
+}
 
 uint16_t half_to_code(uint16_t half, const CopyNumerics& numerics) {
   const uint16_t sign = half & 0x8000;
@@ -36,13 +45,13 @@ uint16_t half_to_code(uint16_t half, const CopyNumerics& numerics) {
     return kMerged;
   }
   if (magnitude == kHalfInfinity) {
-    return numerics.saturate_half_infinity ? (kSaturatedInfinity | sign) : kMerged;
+    return numerics.half_infinity | sign;
   }
   if (magnitude < 0x0400) {
     const int units = numerics.halve_subnormals ? magnitude >> 1 : magnitude;
     return encode(std::ldexp(static_cast<float>(units), -24)) | sign;
   }
-  const uint16_t code = encode(static_cast<float>(c10::Half(magnitude, c10::Half::from_bits())));
+  const uint16_t code = round_half(magnitude, numerics.half_rounding);
   const bool carried_out = code > kLargestHalf;
   return (carried_out && numerics.saturate_half ? kLargestHalf : code) | sign;
 }
@@ -51,7 +60,7 @@ uint16_t code_to_half(uint16_t code, const CopyNumerics& numerics) {
   const uint16_t sign = code & 0x8000;
   const uint16_t magnitude = code & 0x7FFF;
   if (magnitude == kMerged) {
-    return kHalfNan;
+    return numerics.merged_is_infinity ? (kHalfInfinity | sign) : kHalfNan;
   }
   const uint16_t half = c10::Half(decode(magnitude)).x;
   const bool subnormal = half < 0x0400;
@@ -70,7 +79,7 @@ uint16_t bfloat16_to_code(uint16_t bits, const CopyNumerics& numerics) {
 
 uint16_t code_to_bfloat16(uint16_t code, const CopyNumerics& numerics) {
   if ((code & 0x7FFF) == kMerged) {
-    return kBFloat16Nan;
+    return numerics.merged_is_infinity ? (kBFloat16Infinity | (code & 0x8000)) : kBFloat16Nan;
   }
   const float value = decode(code);
   if (numerics.truncate_bfloat16) {

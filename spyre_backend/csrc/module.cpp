@@ -49,25 +49,45 @@ py::dict stats_as_dict() {
   return out;
 }
 
-void set_numerics(
-    bool halve_subnormals,
-    bool saturate_half,
-    bool saturate_half_infinity,
-    bool saturate_bfloat16,
-    bool truncate_bfloat16) {
-  dl16::set_copy_numerics(
-      {halve_subnormals, saturate_half, saturate_half_infinity, saturate_bfloat16, truncate_bfloat16});
+dl16::Rounding rounding_named(const std::string& name) {
+  if (name == "half-up") {
+    return dl16::Rounding::kHalfUp;
+  }
+  if (name == "truncate") {
+    return dl16::Rounding::kTruncate;
+  }
+  TORCH_CHECK_VALUE(name == "rne", "half_rounding must be rne, half-up or truncate, got ", name);
+  return dl16::Rounding::kNearestEven;
 }
 
-py::dict numerics_as_dict() {
-  const auto numerics = dl16::copy_numerics();
-  py::dict out;
-  out["halve_subnormals"] = numerics.halve_subnormals;
-  out["saturate_half"] = numerics.saturate_half;
-  out["saturate_half_infinity"] = numerics.saturate_half_infinity;
-  out["saturate_bfloat16"] = numerics.saturate_bfloat16;
-  out["truncate_bfloat16"] = numerics.truncate_bfloat16;
-  return out;
+void bind_copy_numerics(py::module_& m) {
+  const dl16::CopyNumerics standard;
+  m.def(
+      "set_copy_numerics",
+      [](const std::string& half_rounding,
+         bool halve_subnormals,
+         bool saturate_half,
+         uint16_t half_infinity,
+         bool saturate_bfloat16,
+         bool truncate_bfloat16,
+         bool merged_is_infinity) {
+        dl16::set_copy_numerics(
+            {rounding_named(half_rounding),
+             halve_subnormals,
+             saturate_half,
+             half_infinity,
+             saturate_bfloat16,
+             truncate_bfloat16,
+             merged_is_infinity});
+      },
+      py::kw_only(),
+      py::arg("half_rounding") = "rne",
+      py::arg("halve_subnormals") = standard.halve_subnormals,
+      py::arg("saturate_half") = standard.saturate_half,
+      py::arg("half_infinity") = standard.half_infinity,
+      py::arg("saturate_bfloat16") = standard.saturate_bfloat16,
+      py::arg("truncate_bfloat16") = standard.truncate_bfloat16,
+      py::arg("merged_is_infinity") = standard.merged_is_infinity);
 }
 
 std::function<void()> python_callback(py::function function) {
@@ -86,17 +106,6 @@ void bind_numerics(py::module_& m) {
   m.def("dl16_round", &dl16::round_tensor, py::arg("values"), release());
   m.def("dl16_round_", &dl16::round_tensor_, py::arg("values"), release());
   m.def("block_accumulate", &dl16::block_accumulate, py::arg("partials"), release());
-  const dl16::CopyNumerics defaults;
-  m.def(
-      "set_copy_numerics",
-      &set_numerics,
-      py::kw_only(),
-      py::arg("halve_subnormals") = defaults.halve_subnormals,
-      py::arg("saturate_half") = defaults.saturate_half,
-      py::arg("saturate_half_infinity") = defaults.saturate_half_infinity,
-      py::arg("saturate_bfloat16") = defaults.saturate_bfloat16,
-      py::arg("truncate_bfloat16") = defaults.truncate_bfloat16);
-  m.def("copy_numerics", &numerics_as_dict);
 }
 
 void bind_memory(py::module_& m) {
@@ -142,6 +151,7 @@ void bind_state(py::module_& m) {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Native part of the emulated Spyre device.";
   spyre::bind_numerics(m);
+  spyre::bind_copy_numerics(m);
   spyre::bind_memory(m);
   spyre::bind_counters(m);
   spyre::bind_state(m);

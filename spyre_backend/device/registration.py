@@ -34,12 +34,19 @@ def register(name: str) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _C.set_pressure_callback(gc.collect)
     _C.set_initialise_callback(_run_callbacks)
+    on_first_use(_apply_release)
     _print_through_host(name)
 
 
 def _run_callbacks() -> None:
     while _on_first_use:
         _on_first_use.pop(0)()
+
+
+def _apply_release() -> None:
+    from spyre_backend.device import numerics
+
+    numerics.apply_current()
 
 
 def _print_through_host(name: str) -> None:

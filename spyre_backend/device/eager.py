@@ -1,0 +1,186 @@
+"""Eager kernels: each operator the device has is compiled on first use for its shapes, as a program of its own (D3.1).
+
+Operators without an entry here run on the CPU, are counted and warn once (``csrc/fallback.cpp``).  Integer and bool
+arithmetic stays on the host too: the device has next to none of it (D1.6).  What the release refuses in eager mode is
+refused here as well, not quietly computed on the host.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from spyre_backend import _C, capabilities
+from spyre_backend.errors import SpyreUnsupported
+
+POINTWISE = (
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor maximum minimum abs neg exp log sqrt rsqrt reciprocal tanh floor sigmoid relu silu "
+    "softplus gelu clamp eq.Tensor eq.Scalar ne.Tensor ne.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar "
+    "le.Tensor le.Scalar where.self pow.Tensor_Scalar"
+).split()
+IN_PLACE = "add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor neg_ exp_ relu_ clamp_ pow_.Scalar".split()
+OTHERS = (
+    "mm bmm addmm baddbmm sum.dim_IntList mean.dim amax amin _softmax _log_softmax native_layer_norm cat constant_pad_nd topk "
+    "embedding index_select"
+).split()
+HOST_WHEN_FALLBACK = frozenset({"embedding", "index_select"})
+"""Operators with a host kernel of their own (a look-up of rows), used where the release does not look up on the device."""
+
+_compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+_lock = threading.RLock()
+_library: torch.library.Library | None = None
+
+
+def install() -> None:
+    """Register the kernels with the dispatcher (idempotent)."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("aten", "IMPL")
+    for name in (*POINTWISE, *OTHERS):
+        if name not in HOST_WHEN_FALLBACK:
+            _library.impl(name, _functional(_overload(name)), "PrivateUse1")
+    for name in IN_PLACE:
+        _library.impl(name, _in_place(_overload(name)), "PrivateUse1")
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    packet, _, overload = name.partition(".")
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return found
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if isinstance(leaf, Tensor)]
+
+
+def _functional(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        tensors = _tensors(args, kwargs)
+        if not _for_device(tensors):
+            return _on_host(op, args, kwargs)
+        return run(op, args, kwargs)
+
+    kernel.__name__ = f"spyre_{op.__name__}"
+    return kernel
+
+
+def _in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    functional = _functional_of(op)
+
+    def kernel(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        tensors = _tensors((target, *args), kwargs)
+        call = run if _for_device(tensors) else _on_host
+        return target.copy_(call(functional, (target, *args), kwargs))
+
+    kernel.__name__ = f"spyre_{op.__name__}"
+    return kernel
+
+
+def _functional_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    packet, _, overload = str(op).removeprefix("aten.").partition(".")
+    overload = "Tensor_Scalar" if packet == "pow_" else overload
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, packet.rstrip("_")), overload)
+    return found
+
+
+def _for_device(tensors: list[Tensor]) -> bool:
+    """Whether the device computes this call: every tensor is there (host scalars excepted), and some are floating."""
+    if any(t.device.type != "spyre" and t.dim() > 0 for t in tensors):
+        return False
+    return any(t.dtype.is_floating_point for t in tensors) and all(t.numel() > 0 for t in tensors)
+
+
+def _on_host(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    """Run on the CPU, counted as a fallback."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    seen = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    host = [leaf.cpu() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    host_args, host_kwargs = pytree.tree_unflatten(host, spec)
+    result = op(*host_args, **host_kwargs)
+    device = next((t.device for t in seen if t.device.type == "spyre"), torch.device("spyre"))
+    floating = any(t.dtype.is_floating_point for t in (*seen, *_tensors((result,), {})))
+    if all(t.numel() for t in seen):
+        _C.count_fallback(str(op), "compute" if floating else "integer")
+    return pytree.tree_map_only(Tensor, lambda t: t.to(device), result)
+
+
+def run(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    """Run ``op`` on the device, compiling it for these shapes, strides and scalars if it is new.
+
+    Raises:
+        SpyreUnsupported: the release refuses the operator, or this call of it.
+    """
+    policy = capabilities.current().policy(op)
+    if policy.support(eager=True) == "unsupported":
+        tensors = _tensors(args, kwargs)
+        raise SpyreUnsupported(
+            op=str(op),
+            rule=policy.rule,
+            shapes=tuple(tuple(t.shape) for t in tensors),
+            dtypes=tuple(str(t.dtype).removeprefix("torch.") for t in tensors),
+            hint=policy.hint or capabilities.current().rule(policy.rule).hint,
+            detail=f"not available in eager mode in release {capabilities.current().release} ({policy.source})",
+        )
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    leaves = [leaf.item() if isinstance(leaf, Tensor) and leaf.device.type != "spyre" else leaf for leaf in leaves]
+    key = (capabilities.current().fingerprint, op, spec, *(_describe(leaf) for leaf in leaves))
+    with _lock:
+        compiled = _compiled.get(key)
+        if compiled is None:
+            compiled = _compiled[key] = _compile(op, leaves, spec)
+    results = compiled(*(leaf for leaf in leaves if isinstance(leaf, Tensor)))
+    return results if isinstance(results, Tensor) or len(op._schema.returns) > 1 else results[0]
+
+
+def _describe(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.dtype, tuple(leaf.shape), leaf.stride(), leaf.storage_offset() % 64
+    return type(leaf), str(leaf)
+
+
+def _graph(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec) -> torch.fx.GraphModule:
+    """An FX graph with this one call: tensors are placeholders, everything else is a constant."""
+    graph = torch.fx.Graph()
+    nodes = [graph.placeholder(f"x{i}") if isinstance(leaf, Tensor) else leaf for i, leaf in enumerate(leaves)]
+    call_args, call_kwargs = pytree.tree_unflatten(nodes, spec)
+    result = graph.call_function(op, tuple(call_args), call_kwargs)
+    returns = len(op._schema.returns)
+    if returns == 1:
+        graph.output((result,))
+    else:
+        graph.output(tuple(graph.call_function(operator.getitem, (result, i)) for i in range(returns)))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+
+def _compile(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec) -> Callable[..., Any]:
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx
+
+    from spyre_backend import compiler
+
+    compiler.register()
+    with torch.no_grad(), config.patch(fx_graph_cache=True):
+        examples = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
+        compiled: Callable[..., Any] = compile_fx(_graph(op, leaves, spec), examples)
+    return _detached(compiled)
+
+
+def _detached(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*tensors: Tensor) -> Any:
+        with torch.no_grad():
+            return compiled(*(t.detach() for t in tensors))
+
+    return call
+
+
+def names() -> Iterator[str]:
+    """The aten overloads that have an eager kernel."""
+    yield from (*POINTWISE, *OTHERS, *IN_PLACE)
