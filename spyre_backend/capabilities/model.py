@@ -256,6 +256,7 @@ class Capabilities:
     def operator_overloads(self) -> list[torch._ops.OpOverload]:
         """List the torch overloads that the operator entries name; a packet stands for all of its overloads."""
         import torch
+        import torch._inductor.inductor_prims
 
         found: list[torch._ops.OpOverload] = []
         for name in self.operators:

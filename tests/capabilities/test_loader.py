@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch._inductor.inductor_prims
 
 from spyre_backend import capabilities
 from spyre_backend.capabilities import loader

@@ -96,6 +96,29 @@ PROBES: tuple[Probe, ...] = (
         "copy-mid-stick", _copy_mid_stick, lambda: halves((64, 128)), "unsupported:storage-offset", "D2.7 #3798, D6.11"
     ),
     _eager(
+        "index-rows",
+        lambda x, i: x[i],
+        lambda: (*halves((32, 128)), torch.tensor([3, 1, 30, 7])),
+        "unsupported:indirect-access",
+        "D6.9 hs[idx] fails",
+    ),
+    _eager("boolean-mask", lambda x: x[x > 0], lambda: halves((4, 64)), "fallback", "D5.4 boolean indexing"),
+    _eager(
+        "index-add",
+        lambda x, i, v: x.index_add_(0, i, v),
+        lambda: (halves((3, 64))[0], integers(12, high=3), halves((12, 64))[0]),
+        "unsupported:index-duplicate",
+        "D6.9 index_add_ is unimplemented, #3507",
+    ),
+    _eager("pow", lambda x: x**3, lambda: halves((7, 64)), "unsupported:pow-scalar-exponent", "D5.2 E, July"),
+    _eager(
+        "gather",
+        lambda x, i: x.gather(0, i),
+        lambda: (*halves((32, 64)), integers(4, 64, high=32)),
+        "fallback",
+        "D5.4 E",
+    ),
+    _eager(
         "zero-rows", lambda x: x[:0] + 1, lambda: halves((4, 64)), "ok or fallback", "D6.3: newer builds return early"
     ),
 )

@@ -44,6 +44,11 @@ def _rope_by_view(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
+def _partial_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    rotated, passed = x[..., :32], x[..., 32:]
+    return torch.cat((rotated * cos + _rotate_half(rotated) * sin, passed), dim=-1)
+
+
 def _qkv(x: Tensor, width: int) -> Tensor:
     q, k, v = x.split(width, dim=-1)
     return q * k + v
@@ -169,6 +174,7 @@ ROTARY = (
         "rope-view-d64", _rope_by_view, ((1, 2, 64, 64), (64, 64), (64, 64)), f"{ROPE}|view-stick-split", "D2.5, D6.2 a"
     ),
     _probe("rope-view-d128", _rope_by_view, ((1, 2, 64, 128), (64, 128), (64, 128)), "ok", "D6.2 a"),
+    _probe("rope-partial", _partial_rope, ((1, 2, 64, 64), (64, 32), (64, 32)), f"{ROPE}|slice-stick-offset", "D6.2 b"),
     _probe(
         "rope-matmul-d64",
         lambda x, r, c, s: x * c + (x @ r) * s,

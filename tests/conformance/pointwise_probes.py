@@ -170,6 +170,11 @@ DTYPES = (
     _fp32("clamp", lambda x: x.clamp(0.3, 0.9)),
     _fp32("maximum", lambda x: torch.maximum(x, x * 0.5)),
     _fp32("where", lambda x: torch.where(x > 0.5, x, x * 2)),
+    _fp32(
+        "where-scalar",
+        lambda x: torch.where(x > 0.5, x, 0.0),
+        "unsupported:dtype-fp32-op|dtype-unsupported",
+    ),
     _fp32("sum", lambda x: x.sum(-1)),
     _fp32("mean", lambda x: x.mean(0)),
     _fp32("amax", lambda x: x.amax(-1)),

@@ -77,9 +77,9 @@ def halves(*shapes: tuple[int, ...], scale: float = 1.0, dtype: torch.dtype = to
 
 
 def representable(x: Tensor) -> Tensor:
-    """Round float32 values to the nine fraction bits of DL16, so that the copy to the device is exact (D1.5)."""
+    """Make float32 values that copy to the device and back exactly: nine fraction bits, no fp16 subnormals (D1.5)."""
     mantissa, exponent = torch.frexp(x)
-    return torch.ldexp((mantissa * 1024).round() / 1024, exponent)
+    return torch.ldexp((mantissa * 1024).round() / 1024, exponent) * (x.abs() > 2.0**-13)
 
 
 def integers(*shape: int, high: int, dtype: torch.dtype = torch.int64) -> Tensor:

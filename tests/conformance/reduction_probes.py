@@ -46,6 +46,13 @@ def _norm(name: str, fn: Callable[..., Tensor], shapes: tuple[tuple[int, ...], .
     )
 
 
+def _norm_in_fp32(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    wide = x.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return (centred * torch.rsqrt(variance + 1e-5)).to(x.dtype) * weight + bias
+
+
 REDUCTIONS = (
     *(
         _reduce(f"{name}-{where}", lambda x, fn=fn, dim=dim: fn(x, dim))
@@ -104,6 +111,7 @@ NORMS = (
         lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * w,
         ((4, 8, 128), (128,)),
     ),
+    _norm("norm-in-fp32", _norm_in_fp32, ((4, 8, 128), (128,), (128,))),
     _norm("group-norm", lambda x: F.group_norm(x, 2), ((2, 64, 64),), "unsupported or fallback"),
 )
 
@@ -200,6 +208,13 @@ INDEXING = (
         inputs=lambda: (halves((3, 64))[0], integers(12, high=3), halves((12, 64))[0]),
         expect="unsupported:index-duplicate",
         source="D5.4 index_put, #4411",
+    ),
+    Probe(
+        name="index-copy-default-layout",
+        fn=lambda x, i, v: x.index_copy(0, i, v),
+        inputs=lambda: (halves((64, 8, 128))[0], torch.tensor([5]), halves((1, 8, 128))[0]),
+        expect=INDIRECT,
+        source="D5.4, #3705: the indexed dim must be device dim 0",
     ),
     Probe(
         name="masked-scatter",
