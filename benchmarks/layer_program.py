@@ -48,9 +48,7 @@ class LayerProgram:
         bias = self.tensor(f"{name}.bias", (out,), "input")
         product, result = (self.tensor(f"{name}.{part}", (self.length, out)) for part in ("product", "result"))
         dims = (self.length, out, width)
-        self.op(
-            "batchmatmul", dims, (x, (width, 0, 1)), (weight, (0, width, 1)), (product, (out, 1, 0)), reduced=1
-        )
+        self.op("batchmatmul", dims, (x, (width, 0, 1)), (weight, (0, width, 1)), (product, (out, 1, 0)), reduced=1)
         self.op("add", dims[:2], (product, (out, 1)), (bias, (0, 1)), (result, (out, 1)))
         return result
 

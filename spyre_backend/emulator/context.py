@@ -55,7 +55,7 @@ class Context:
         return dl16_round_(x) if self.dl16 else x
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Numeric attribute `name`, encoded as the device encodes constants; ExecutionError if missing without default."""
+        """Numeric attribute `name` as the device encodes constants; ExecutionError if missing without default."""
         value = self.attrs.get(name, default)
         if value is None or isinstance(value, str):
             raise ExecutionError(f"attribute {name!r} must be a number, not {value!r}")

@@ -32,7 +32,8 @@ class Plan:
     def run(self, tensors: dict[str, Tensor], replaceable: Collection[str] = ()) -> None:
         """Execute on `tensors` (see :func:`execute`).
 
-        Outputs named in `replaceable` need not be in `tensors`: the executor puts its own tensor there, which saves a copy.
+        Outputs named in `replaceable` need not be in `tensors`: the executor puts its own tensor there, which saves a
+        copy.
 
         Raises:
             SpyreRuntimeError: an operation failed; names its position, function and origin.

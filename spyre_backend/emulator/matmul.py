@@ -29,13 +29,17 @@ def batchmatmul(context: Context, a: Tensor, b: Tensor) -> Tensor:
         Float32 [*batch, M, N] that holds DL16 values.
     """
     if context.reduced != 1 or len(context.dims) < 3:
-        raise ExecutionError(f"needs dims (*batch, M, N, K) with K reduced, got {context.dims}, {context.reduced} reduced")
+        raise ExecutionError(
+            f"needs dims (*batch, M, N, K) with K reduced, got {context.dims}, {context.reduced} reduced"
+        )
     refused = [dtype for dtype in context.in_dtypes if dtype not in ("float16", "bfloat16")]
     if refused:
         raise ExecutionError(f"matmul runs in 16-bit floats only, not in {', '.join(sorted(set(refused)))} (D1.6)")
     for operand, dim, role in ((a, -2, "N"), (b, -3, "M")):
         if operand.stride(dim) != 0 and operand.shape[dim] != 1:
-            raise ExecutionError(f"an operand has stride {operand.stride(dim)} along {role}, which it must not depend on")
+            raise ExecutionError(
+                f"an operand has stride {operand.stride(dim)} along {role}, which it must not depend on"
+            )
     left, right = a.select(-2, 0), b.select(-3, 0).transpose(-1, -2)
     out = torch.empty(context.dims[:-1], dtype=torch.float32, device="cpu")
     if out.numel() == 0 or context.dims[-1] == 0:

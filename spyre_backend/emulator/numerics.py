@@ -4,17 +4,16 @@ DL16 has 1 sign bit, 6 exponent bits (bias 31) and 9 fraction bits.  There are n
 non-zero fraction is a normal number and only fraction 0 is zero, so the smallest magnitude is (1+1/512)*2^-31.  Code
 0x7FFF is the one merged NaN/Inf.  Values travel through the executors as float32 tensors that hold DL16 values exactly.
 
-The functions named ``*_reference`` are plain torch and say what is meant; the tests compare the C++ extension with them.
-Without the extension they are what runs.
+The functions named ``*_reference`` are plain torch and say what is meant; the C++ extension, which is what runs, is
+compared with them by the tests.
 """
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
-
 import torch
 from torch import Tensor
+
+from spyre_backend import _C
 
 DL16_MAX = (1 + 510 / 512) * 2.0**32
 DL16_MIN = (1 + 1 / 512) * 2.0**-31
@@ -23,16 +22,6 @@ NAN_CODE = 0x7FFF
 _DROPPED_BITS = 23 - 9
 _EXPONENT_SHIFT = (127 - 31) << 9
 _OVERFLOW = (1 + 511 / 512) * 2.0**32
-
-
-def _load_extension() -> ModuleType | None:
-    try:
-        return importlib.import_module("spyre_backend._C")
-    except ImportError:
-        return None
-
-
-_extension = _load_extension()
 
 
 def dl16_round_reference(x: Tensor) -> Tensor:
@@ -91,42 +80,26 @@ def block_accumulate_reference(partials: Tensor) -> Tensor:
 
 
 def dl16_round(x: Tensor) -> Tensor:
-    """Like :func:`dl16_round_reference`, by the fastest means at hand; never changes `x`."""
-    if _extension is None:
-        return dl16_round_reference(x)
-    result: Tensor = _extension.dl16_round(x)
-    return result
+    """:func:`dl16_round_reference` in C++; never changes `x`."""
+    return _C.dl16_round(x)
 
 
 def dl16_round_(x: Tensor) -> Tensor:
-    """Round float32 `x` in place; it must not overlap itself.  Returns `x`."""
-    if _extension is None:
-        return x.copy_(dl16_round_reference(x))
-    _extension.dl16_round_(x)
+    """:func:`dl16_round_reference` in C++ and in place; `x` must not overlap itself.  Returns `x`."""
+    _C.dl16_round_(x)
     return x
 
 
 def dl16_encode(x: Tensor) -> Tensor:
-    """Like :func:`dl16_encode_reference`, by the fastest means at hand."""
-    if _extension is None:
-        return dl16_encode_reference(x)
-    codes: Tensor = _extension.dl16_encode(x.contiguous())
-    return codes
+    """:func:`dl16_encode_reference` in C++."""
+    return _C.dl16_encode(x)
 
 
 def dl16_decode(codes: Tensor) -> Tensor:
-    """Like :func:`dl16_decode_reference`, by the fastest means at hand."""
-    if _extension is None:
-        return dl16_decode_reference(codes)
-    values: Tensor = _extension.dl16_decode(codes.contiguous())
-    return values
+    """:func:`dl16_decode_reference` in C++."""
+    return _C.dl16_decode(codes)
 
 
 def block_accumulate(partials: Tensor) -> Tensor:
-    """Like :func:`block_accumulate_reference`, by the fastest means at hand."""
-    if partials.shape[0] == 1:
-        return dl16_round(partials[0])
-    if _extension is None:
-        return block_accumulate_reference(partials)
-    total: Tensor = _extension.block_accumulate(partials.contiguous())
-    return total
+    """:func:`block_accumulate_reference` in C++."""
+    return _C.block_accumulate(partials)

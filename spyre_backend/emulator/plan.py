@@ -206,7 +206,9 @@ def _output(op: Op, specs: Mapping[str, TensorSpec], context: Context) -> Access
     )
     access = _access(trimmed, size, spec)
     if 0 not in size and any(stride == 0 and extent > 1 for stride, extent in zip(access.stride, size, strict=True)):
-        raise ExecutionError(f"the output {spec.name!r} would be written more than once (strides {list(access.stride)})")
+        raise ExecutionError(
+            f"the output {spec.name!r} would be written more than once (strides {list(access.stride)})"
+        )
     return access
 
 

@@ -1,7 +1,7 @@
 """Pointwise device operations: each takes operands of the iteration space's shape and returns one of that shape.
 
-Results are unrounded float32 (or bool/int); the executor rounds them once to the output's format.  Operations of several
-internal steps say where they round in between.
+Results are unrounded float32 (or bool/int); the executor rounds them once to the output's format.  Operations of
+several internal steps say where they round in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Unary = Callable[[Tensor], Tensor]
 
 
 def as_float(x: Tensor) -> Tensor:
-    """Integers and bools as float32 values; floats unchanged (bool arithmetic is float arithmetic on the device, D5.2)."""
+    """Integers and bools as float32 values, floats unchanged: bool arithmetic is float arithmetic (D5.2)."""
     return x if x.dtype is torch.float32 else x.to(torch.float32)
 
 
@@ -83,7 +83,7 @@ def as_bool(x: Tensor) -> Tensor:
 
 
 def exp(context: Context, x: Tensor) -> Tensor:
-    """exp; in 16 bits nothing below `exp_floor` = 2^-24 comes out (#4517), in fp32 the input saturates near 22 (#612)."""
+    """exp; in 16 bits nothing below 2^-24 comes out (#4517), in fp32 the input saturates near 22 (#612)."""
     x = as_float(x)
     if not context.dl16:
         limit = context.numerics.exp_fp32_saturation
@@ -118,7 +118,7 @@ def softplus(context: Context, x: Tensor) -> Tensor:
 
 
 def clip(context: Context, x: Tensor) -> Tensor:
-    """Clamp to attrs `min` and `max`; either may be missing.  An infinite bound is a NaN constant and spoils the result."""
+    """Clamp to attrs `min` and `max`, either may be missing; an infinite bound is a NaN constant and spoils all."""
     bounds = {name: context.attrs.get(name) for name in ("min", "max")}
     low, high = (None if bound is None else context.number(name) for name, bound in bounds.items())
     if low is None and high is None:
@@ -138,12 +138,12 @@ def where3(context: Context, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def identity(context: Context, x: Tensor) -> Tensor:
-    """The operand itself; the executor copies, rounds and casts.  Also `to_dtype`, `dl16tofp32`, `fp32todl16`, `fill`."""
+    """The operand itself; the executor copies, rounds and casts (so it is every cast, and `fill`, too)."""
     return x
 
 
 def powi(context: Context, x: Tensor) -> Tensor:
-    """x to the integer attribute `exponent` by repeated squaring, every product rounded; negative exponents divide last."""
+    """x to the integer attribute `exponent` by squaring, every product rounded; negative exponents divide last."""
     x = as_float(x)
     exponent = context.integer("exponent")
     remaining, base, result = abs(exponent), x, None
@@ -234,9 +234,8 @@ POINTWISE: dict[str, Primitive] = {
 }
 
 EXACT = frozenset(
-    {
-        "maximum", "minimum", "abs", "neg", "relufwd", "floor", "ceil", "sign", "clip", "where3", "identity", "to_dtype",
-        "dl16tofp32", "fp32todl16", "fill", "ReStickifyOpHBM", "max", "min", "gather", "topkvalue",
-    }
-)  # fmt: skip
+    ("maximum", "minimum", "abs", "neg", "relufwd", "floor", "ceil", "sign", "clip", "where3")
+    + ("identity", "to_dtype", "dl16tofp32", "fp32todl16", "fill", "ReStickifyOpHBM")
+    + ("max", "min", "gather", "topkvalue")
+)
 """Operations whose result is a DL16 value whenever their operands are: the executor need not round it again."""

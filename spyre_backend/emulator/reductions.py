@@ -34,7 +34,8 @@ def blocked_sum(context: Context, x: Tensor) -> Tensor:
     if length <= block:
         return context.round(x.sum(-1))
     full = length // block
-    partials = [x[..., : full * block].unflatten(-1, (full, block)).sum(-1).movedim(-1, 0)]
+    blocks = x[..., : full * block].reshape(*x.shape[:-1], full, block)
+    partials = [blocks.sum(-1).movedim(-1, 0)]
     if full * block < length:
         partials.append(x[..., full * block :].sum(-1).unsqueeze(0))
     return block_accumulate(partials[0] if len(partials) == 1 else torch.cat(partials))

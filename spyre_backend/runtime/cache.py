@@ -1,7 +1,7 @@
 """Compiled programs kept on disk, one file for each digest.
 
-The cache may vanish, fill its disk or be corrupted at any time: compiling then goes on without it, after one warning.  Only
-callers that ask for it (``strict=True``) get an error instead.
+The cache may vanish, fill its disk or be corrupted at any time: compiling then goes on without it, after one warning.
+Only callers that ask for it (``strict=True``) get an error instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Launching programs on device tensors: what Inductor's generated wrapper calls.
 
-A launch opens device memory, decodes the arguments, executes the program and encodes what it wrote.  Arguments that share
-device memory share working memory, too, so a program sees its own writes through every alias as it would on the card.
+A launch opens device memory, decodes the arguments, executes the program and encodes what it wrote.  Arguments that
+share device memory share working memory, too, so a program sees its own writes through every alias as it would on the
+card.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class LoadedProgram:
             return flat
         if argument.spec.kind == "input" and argument.spec.dtype in DL16_DTYPES:
             return DECODED.get(Source.of(argument.device, argument.spec), lambda: dl16_decode(flat))
-        working = dl16_decode(flat) if argument.spec.dtype in DL16_DTYPES else flat.to(TORCH_DTYPES[argument.spec.dtype])
+        working = (
+            dl16_decode(flat) if argument.spec.dtype in DL16_DTYPES else flat.to(TORCH_DTYPES[argument.spec.dtype])
+        )
         return working.clone() if argument.writes and working.data_ptr() == flat.data_ptr() else working
 
 
@@ -174,7 +177,7 @@ def _gather_tables(program: Program) -> frozenset[str]:
     return frozenset((tables - others) & narrow)
 
 
-def _check(program: str, position: int, arg: Tensor, spec: TensorSpec) -> None:
+def _check(program: str, position: int, arg: object, spec: TensorSpec) -> None:
     """Refuse an argument that the program was not compiled for."""
     if not isinstance(arg, Tensor):
         problem = f"is a {type(arg).__name__}, not a tensor"

@@ -25,7 +25,12 @@ def spec(
 ) -> TensorSpec:
     """A tensor, row-major unless `stride` says otherwise."""
     return TensorSpec(
-        name=name, kind=kind, dtype=dtype, size=size, stride=contiguous(size) if stride is None else stride, layout=LAYOUT
+        name=name,
+        kind=kind,
+        dtype=dtype,
+        size=size,
+        stride=contiguous(size) if stride is None else stride,
+        layout=LAYOUT,
     )
 
 
@@ -35,7 +40,12 @@ def operand(tensor: TensorSpec, strides: tuple[int, ...], offset: int = 0) -> Op
 
 
 def op(
-    name: str, dims: tuple[int, ...], inputs: tuple[Operand | Const, ...], output: Operand, reduced: int = 0, **attrs: Any
+    name: str,
+    dims: tuple[int, ...],
+    inputs: tuple[Operand | Const, ...],
+    output: Operand,
+    reduced: int = 0,
+    **attrs: Any,
 ) -> Op:
     """An operation with a known origin."""
     return Op(name=name, dims=dims, reduced=reduced, inputs=inputs, output=output, attrs=attrs, origin=ORIGIN)

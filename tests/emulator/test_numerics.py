@@ -46,14 +46,21 @@ def test_every_code_survives_decoding_and_encoding() -> None:
     codes = numerics.dl16_encode(values)
     is_nan = (ALL_CODES.to(torch.int32) & 0x7FFF) == numerics.NAN_CODE
     assert torch.equal(codes[~is_nan], ALL_CODES[~is_nan])
-    assert values[is_nan].isnan().all() and int(is_nan.sum()) == 2
+    assert values[is_nan].isnan().all()
+    assert int(is_nan.sum()) == 2
     assert same(values, numerics.dl16_decode_reference(ALL_CODES))
     assert torch.equal(codes, numerics.dl16_encode_reference(values))
 
 
 @pytest.mark.parametrize(
     ("code", "value"),
-    [(0x1000, 2.0**-23), (0x7FFE, 8_573_157_376.0), (0x0001, 513 / 512 * 2.0**-31), (0xEFFF - 0x10000, -33_521_664.0), (0, 0.0)],
+    [
+        (0x1000, 2.0**-23),
+        (0x7FFE, 8_573_157_376.0),
+        (0x0001, 513 / 512 * 2.0**-31),
+        (0xEFFF - 0x10000, -33_521_664.0),
+        (0, 0.0),
+    ],
 )
 def test_codes_of_the_fact_sheet(code: int, value: float) -> None:
     codes = torch.tensor([code], dtype=torch.int16)
@@ -70,7 +77,9 @@ def test_infinities_overflow_and_nan_merge(value: float) -> None:
 
 def test_the_smallest_number_and_what_rounds_to_zero() -> None:
     smallest = numerics.DL16_MIN
-    x = torch.tensor([smallest, smallest / 2, math.nextafter(smallest / 2, 1.0) * 1.0001, 2.0**-31, -smallest * 0.6, 1e-42])
+    x = torch.tensor(
+        [smallest, smallest / 2, math.nextafter(smallest / 2, 1.0) * 1.0001, 2.0**-31, -smallest * 0.6, 1e-42]
+    )
     assert numerics.dl16_round(x).tolist() == [smallest, 0.0, smallest, smallest, -smallest, 0.0]
 
 
@@ -79,7 +88,9 @@ def test_accumulation_rounds_every_partial_and_every_sum(seed: int, blocks: int,
     partials = torch.randn(blocks, 3, width, generator=torch.Generator().manual_seed(seed)) * 100
     expected = [0.0] * (3 * width)
     for block in partials:
-        expected = [reference.dl16(t + reference.dl16(p)) for t, p in zip(expected, block.flatten().tolist(), strict=True)]
+        expected = [
+            reference.dl16(t + reference.dl16(p)) for t, p in zip(expected, block.flatten().tolist(), strict=True)
+        ]
     assert numerics.block_accumulate(partials).flatten().tolist() == expected
     assert numerics.block_accumulate_reference(partials).flatten().tolist() == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,17 +10,25 @@ import torch
 
 from spyre_backend.capabilities import load
 from spyre_backend.emulator import Plan, execute
-from spyre_backend.emulator.numerics import dl16_round, dl16_round_reference
-from spyre_backend.program import Const, Operand
+from spyre_backend.emulator.numerics import dl16_encode, dl16_round, dl16_round_reference
+from spyre_backend.program import Const
 from tests.emulator.programs import op, operand, program, spec, unary
 
 MASKED = -33_521_664.0
 
 
-def apply(name: str, values: list[float], dtype: str = "float16", out_dtype: str | None = None, **attrs: object) -> torch.Tensor:
+def apply(
+    name: str, values: list[float], dtype: str = "float16", out_dtype: str | None = None, **attrs: object
+) -> torch.Tensor:
     """`name` of `values` in a one-operation program."""
     made = unary(name, len(values), dtype, out_dtype, **attrs)
-    working = {"float32": torch.float32, "float16": torch.float32, "int64": torch.int64, "bool": torch.bool, "int32": torch.int32}
+    working = {
+        "float32": torch.float32,
+        "float16": torch.float32,
+        "int64": torch.int64,
+        "bool": torch.bool,
+        "int32": torch.int32,
+    }
     x = torch.tensor(values, dtype=working[dtype])
     y = torch.zeros(len(values), dtype=working[out_dtype or dtype])
     execute(made, {"x": x, "y": y})
@@ -27,7 +36,12 @@ def apply(name: str, values: list[float], dtype: str = "float16", out_dtype: str
 
 
 def test_exp_in_16_bits_never_falls_below_its_floor() -> None:
-    assert apply("exp", [MASKED, -20.0, -16.0, 0.0]).tolist() == [2.0**-24, 2.0**-24, dl16_round(torch.tensor(math.exp(-16))).item(), 1.0]
+    assert apply("exp", [MASKED, -20.0, -16.0, 0.0]).tolist() == [
+        2.0**-24,
+        2.0**-24,
+        dl16_round(torch.tensor(math.exp(-16))).item(),
+        1.0,
+    ]
     assert apply("exp", [math.nan]).isnan().all()
 
 
@@ -37,7 +51,10 @@ def test_exp_in_fp32_reaches_zero_and_saturates() -> None:
     assert result[1] == result[2] == torch.tensor(22.0).exp()
 
 
-@pytest.mark.parametrize(("name", "value"), [("reciprocal", 0.0), ("log", 0.0), ("rsqrt", 0.0), ("exp", 40.0), ("square", 1e6), ("sqrt", -1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("reciprocal", 0.0), ("log", 0.0), ("rsqrt", 0.0), ("exp", 40.0), ("square", 1e6), ("sqrt", -1.0)],
+)
 def test_results_without_a_dl16_code_become_the_merged_nan(name: str, value: float) -> None:
     assert apply(name, [value]).isnan().all()
 
@@ -83,7 +100,10 @@ def test_clip_takes_either_bound_and_an_infinite_one_spoils_everything() -> None
         apply("clip", [1.0])
 
 
-@pytest.mark.parametrize(("dtype", "value", "expected"), [("float16", 0.1, 0.0999755859375), ("float32", 0.1, 0.10000000149011612), ("int64", 3, 3)])
+@pytest.mark.parametrize(
+    ("dtype", "value", "expected"),
+    [("float16", 0.1, 0.0999755859375), ("float32", 0.1, 0.10000000149011612), ("int64", 3, 3)],
+)
 def test_fill_writes_the_constant_as_the_device_holds_it(dtype: str, value: float, expected: float) -> None:
     y = spec("y", "output", (4,), dtype)
     made = program((y,), op("fill", (4,), (Const(value=value, dtype=dtype),), operand(y, (1,))))
@@ -105,7 +125,9 @@ def test_infinite_constants_are_nan(dtype: str) -> None:
 def layer_norm_scale(mean: float, mean_square: float, eps: float, dtype: str) -> float:
     """`layernormscale` of one row's statistics."""
     m, q, y = (spec(name, kind, (1,), dtype) for name, kind in (("m", "input"), ("q", "input"), ("y", "output")))
-    made = program((m, q, y), op("layernormscale", (1,), (operand(m, (1,)), operand(q, (1,))), operand(y, (1,)), eps=eps))
+    made = program(
+        (m, q, y), op("layernormscale", (1,), (operand(m, (1,)), operand(q, (1,))), operand(y, (1,)), eps=eps)
+    )
     out = torch.zeros(1)
     execute(made, {"m": torch.tensor([mean]), "q": torch.tensor([mean_square]), "y": out})
     return out.item()
@@ -125,7 +147,17 @@ def test_an_eps_below_the_smallest_number_vanishes() -> None:
 
 
 def test_layer_norm_normalises_with_one_rounding() -> None:
-    tensors = tuple(spec(n, k, s) for n, k, s in (("x", "input", (2, 64)), ("m", "input", (2,)), ("s", "input", (2,)), ("w", "input", (64,)), ("b", "input", (64,)), ("y", "output", (2, 64))))
+    tensors = tuple(
+        spec(n, k, s)
+        for n, k, s in (
+            ("x", "input", (2, 64)),
+            ("m", "input", (2,)),
+            ("s", "input", (2,)),
+            ("w", "input", (64,)),
+            ("b", "input", (64,)),
+            ("y", "output", (2, 64)),
+        )
+    )
     x, m, s, w, b, y = tensors
     inputs = (operand(x, (64, 1)), operand(m, (1, 0)), operand(s, (1, 0)), operand(w, (0, 1)), operand(b, (0, 1)))
     values = {t.name: dl16_round(torch.randn(t.storage_elements)) for t in tensors}
@@ -136,23 +168,38 @@ def test_layer_norm_normalises_with_one_rounding() -> None:
 
 @pytest.mark.parametrize("as_codes", [False, True])
 def test_gather_reads_rows_and_may_take_a_table_in_codes(as_codes: bool) -> None:
-    from spyre_backend.emulator.numerics import dl16_encode
-
     table, ids = spec("table", "input", (10, 4)), spec("ids", "input", (2, 3), "int64")
     out = spec("out", "output", (2, 3, 4))
     made = program(
         (table, ids, out),
-        op("gather", (2, 3, 4), (operand(table, (0, 0, 1)), operand(ids, (3, 1, 0))), operand(out, (12, 4, 1)), index_stride=4),
+        op(
+            "gather",
+            (2, 3, 4),
+            (operand(table, (0, 0, 1)), operand(ids, (3, 1, 0))),
+            operand(out, (12, 4, 1)),
+            index_stride=4,
+        ),
     )
     values = dl16_round(torch.randn(10, 4))
     index = torch.tensor([[0, 9, 3], [3, 3, 1]])
     result = torch.zeros(24)
-    execute(made, {"table": dl16_encode(values).flatten() if as_codes else values.flatten(), "ids": index.flatten(), "out": result})
+    execute(
+        made,
+        {
+            "table": dl16_encode(values).flatten() if as_codes else values.flatten(),
+            "ids": index.flatten(),
+            "out": result,
+        },
+    )
     assert torch.equal(result.view(2, 3, 4), values[index])
 
 
 def test_gather_of_single_elements_along_an_indexed_dim() -> None:
-    table, ids, out = spec("table", "input", (5, 6)), spec("ids", "input", (3, 6), "int32"), spec("out", "output", (3, 6))
+    table, ids, out = (
+        spec("table", "input", (5, 6)),
+        spec("ids", "input", (3, 6), "int32"),
+        spec("out", "output", (3, 6)),
+    )
     made = program(
         (table, ids, out),
         op("gather", (3, 6), (operand(table, (0, 1)), operand(ids, (6, 1))), operand(out, (6, 1)), index_stride=6),
@@ -164,12 +211,19 @@ def test_gather_of_single_elements_along_an_indexed_dim() -> None:
 
 @pytest.mark.parametrize("bad", [-1, 10])
 def test_gather_refuses_an_index_outside_the_table(bad: int) -> None:
-    table, ids, out = spec("table", "input", (10, 4)), spec("ids", "input", (1,), "int64"), spec("out", "output", (1, 4))
+    table, ids, out = (
+        spec("table", "input", (10, 4)),
+        spec("ids", "input", (1,), "int64"),
+        spec("out", "output", (1, 4)),
+    )
     made = program(
         (table, ids, out),
         op("gather", (1, 4), (operand(table, (0, 1)), operand(ids, (1, 0))), operand(out, (4, 1)), index_stride=4),
     )
-    with pytest.raises(RuntimeError, match=rf"op 0 \(gather .*aten\.test\.default.*encoder\.layer\.0.*model\.py:7.*index {bad} is outside a table of 10 rows"):
+    with pytest.raises(
+        RuntimeError,
+        match=rf"op 0 \(gather .*encoder\.layer\.0.*model\.py:7.*index {bad} is outside a table of 10 rows",
+    ):
         execute(made, {"table": torch.zeros(40), "ids": torch.tensor([bad]), "out": torch.zeros(4)})
 
 
@@ -189,7 +243,11 @@ def test_topk_gives_values_and_first_positions() -> None:
 
 def binary(name: str, dtype: str, a: list[int], b: list[int], out_dtype: str | None = None) -> list[int]:
     """A binary operation on integers."""
-    x, z, y = spec("x", "input", (len(a),), dtype), spec("z", "input", (len(a),), dtype), spec("y", "output", (len(a),), out_dtype or dtype)
+    x, z, y = (
+        spec("x", "input", (len(a),), dtype),
+        spec("z", "input", (len(a),), dtype),
+        spec("y", "output", (len(a),), out_dtype or dtype),
+    )
     working = getattr(torch, dtype)
     out = torch.zeros(len(a), dtype=getattr(torch, out_dtype or dtype))
     made = program((x, z, y), op(name, (len(a),), (operand(x, (1,)), operand(z, (1,))), operand(y, (1,))))
@@ -227,116 +285,8 @@ def test_any_all_and_bool_results() -> None:
 
 
 def test_numeric_settings_of_the_release_decide() -> None:
-    import dataclasses
-
     made = unary("exp", 1)
     plain = dataclasses.replace(load("2026.07").numerics, exp_floor=0.0)
     tensors = {"x": torch.tensor([-20.0]), "y": torch.zeros(1)}
     Plan(made, plain).run(tensors)
     assert tensors["y"].item() == dl16_round_reference(torch.tensor(-20.0).exp()).item()
-
-
-def matmul(mode: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A @ B under an accumulation mode."""
-    import dataclasses
-
-    rows, length, columns = a.shape[0], a.shape[1], b.shape[1]
-    sa, sb, sc = spec("a", "input", (rows, length)), spec("b", "input", (length, columns)), spec("c", "output", (rows, columns))
-    made = program(
-        (sa, sb, sc),
-        op("batchmatmul", (rows, columns, length), (operand(sa, (length, 0, 1)), operand(sb, (0, 1, columns))), operand(sc, (columns, 1, 0)), 1),
-    )
-    tensors = {"a": a.flatten(), "b": b.flatten(), "c": torch.zeros(rows * columns)}
-    Plan(made, dataclasses.replace(load("2026.07").numerics, matmul_accumulation=mode)).run(tensors)
-    return tensors["c"].view(rows, columns)
-
-
-def test_matmul_accumulation_modes_lose_more_the_more_often_they_round() -> None:
-    generator = torch.Generator().manual_seed(0)
-    a, b = (dl16_round(torch.rand(size, generator=generator)) for size in ((8, 1024), (1024, 8)))
-    exact = a.double() @ b.double()
-    errors = [float((matmul(mode, a, b).double() - exact).abs().mean()) for mode in ("fp32", "blocked", "sequential")]
-    assert errors[0] < errors[1] < errors[2]
-
-
-def test_matmul_slabs_agree_with_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spyre_backend.emulator import matmul as module
-
-    generator = torch.Generator().manual_seed(1)
-    a, b = (torch.randint(-8, 9, size, generator=generator) / 8 for size in ((37, 320), (320, 29)))
-    whole = matmul("blocked", a, b)
-    for limit in (1, 50, 400, 3000):
-        monkeypatch.setattr(module, "_PARTIAL_ELEMENTS", limit)
-        assert torch.equal(matmul("blocked", a, b), whole)
-
-
-def test_matmul_refuses_fp32() -> None:
-    sa, sc = spec("a", "input", (2, 64), "float32"), spec("c", "output", (2, 2), "float32")
-    with pytest.raises(RuntimeError, match="16-bit floats only"):
-        execute(
-            program((sa, sc), op("batchmatmul", (2, 2, 64), (operand(sa, (64, 0, 1)), operand(sa, (0, 64, 1))), operand(sc, (2, 1, 0)), 1)),
-            {"a": torch.zeros(128), "c": torch.zeros(4)},
-        )
-
-
-def test_unwritten_parts_of_a_temp_read_as_nan() -> None:
-    x, t, y = spec("x", "input", (2,)), spec("t", "temp", (4,)), spec("y", "output", (4,))
-    made = program(
-        (x, t, y),
-        op("identity", (2,), (operand(x, (1,)),), operand(t, (1,))),
-        op("identity", (4,), (operand(t, (1,)),), operand(y, (1,))),
-    )
-    out = torch.zeros(4)
-    execute(made, {"x": torch.ones(2), "y": out})
-    assert out[:2].tolist() == [1.0, 1.0] and out[2:].isnan().all()
-
-
-def test_overlapping_copy_within_one_tensor_reads_the_old_values() -> None:
-    x = spec("x", "inout", (5,))
-    out = torch.arange(5.0)
-    execute(program((x,), op("identity", (4,), (operand(x, (1,)),), operand(x, (1,), 1))), {"x": out})
-    assert out.tolist() == [0.0, 0.0, 1.0, 2.0, 3.0]
-
-
-@pytest.mark.parametrize("size", [(0,), (3, 0), (0, 2)])
-def test_empty_iteration_spaces_do_nothing(size: tuple[int, ...]) -> None:
-    x, y = spec("x", "input", size), spec("y", "output", size)
-    steps = tuple(range(len(size), 0, -1))
-    execute(program((x, y), op("exp", size, (operand(x, steps),), operand(y, steps))), {"x": torch.zeros(0), "y": torch.zeros(0)})
-
-
-def test_a_sum_of_nothing_is_zero() -> None:
-    x, y = spec("x", "input", (2, 0)), spec("y", "output", (2,))
-    out = torch.ones(2)
-    execute(program((x, y), op("sum", (2, 0), (operand(x, (0, 1)),), operand(y, (1, 0)), 1)), {"x": torch.zeros(0), "y": out})
-    assert out.tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("name", "strides", "offset", "message"),
-    [
-        ("frobnicate", (1,), 0, "knows no device operation"),
-        ("exp", (1, 1), 0, "2 strides for 1 dims"),
-        ("exp", (2,), 0, r"reaches elements 0\.\.6 of a tensor of 4"),
-        ("exp", (1,), 3, r"reaches elements 3\.\.6 of a tensor of 4"),
-        ("exp", (-1,), 3, "walks backwards"),
-    ],
-)
-def test_malformed_operations_are_named(name: str, strides: tuple[int, ...], offset: int, message: str) -> None:
-    x, y = spec("x", "input", (4,)), spec("y", "output", (4,))
-    made = program((x, y), op(name, (4,), (operand(x, strides, offset),), operand(y, (1,))))
-    with pytest.raises(RuntimeError, match=rf"program 'test', op 0 \({name} over \[4\]\) from aten\.test\.default in module encoder\.layer\.0 at model\.py:7: .*{message}"):
-        execute(made, {"x": torch.zeros(4), "y": torch.zeros(4)})
-
-
-def test_undeclared_tensors_wrong_dtypes_and_double_writes_are_refused() -> None:
-    x, y = spec("x", "input", (4,)), spec("y", "output", (4,))
-    stray = Operand(tensor="z", strides=(1,), offset=0, dtype="float16")
-    wrong = Operand(tensor="x", strides=(1,), offset=0, dtype="float32")
-    for bad, message in ((stray, "'z' is not declared"), (wrong, "says float32, the tensor is float16")):
-        with pytest.raises(RuntimeError, match=message):
-            Plan(program((x, y), op("exp", (4,), (bad,), operand(y, (1,)))))
-    with pytest.raises(RuntimeError, match="written more than once"):
-        Plan(program((x, y), op("exp", (4,), (operand(x, (1,)),), operand(y, (0,)))))
-    with pytest.raises(RuntimeError, match="no working tensor was given for 'y'"):
-        execute(program((x, y), op("exp", (4,), (operand(x, (1,)),), operand(y, (1,)))), {"x": torch.zeros(4)})

@@ -52,7 +52,9 @@ def test_results_pass_through_the_16_bit_format_of_the_device() -> None:
     half = spec("x", "input", (4,)), spec("y", "output", (4,))
     from spyre_backend.program import Const
 
-    made = program(half, op("mul", (4,), (operand(half[0], (1,)), Const(value=0.5, dtype="float16")), operand(half[1], (1,))))
+    made = program(
+        half, op("mul", (4,), (operand(half[0], (1,)), Const(value=0.5, dtype="float16")), operand(half[1], (1,)))
+    )
     loaded(made).launch(y, z)
     assert torch.equal(z.cpu(), x.cpu()), "but not on the device"
 
@@ -101,7 +103,10 @@ def test_one_tensor_may_be_input_and_output() -> None:
 def test_an_input_may_be_given_twice() -> None:
     a, b, y = spec("a", "input", (2,)), spec("b", "input", (2,)), spec("y", "output", (2,))
     made = program((a, b, y), op("mul", (2,), (operand(a, (1,)), operand(b, (1,))), operand(y, (1,))))
-    x, out = torch.tensor([3.0, -4.0], dtype=torch.float16, device="spyre"), torch.zeros(2, dtype=torch.float16, device="spyre")
+    x, out = (
+        torch.tensor([3.0, -4.0], dtype=torch.float16, device="spyre"),
+        torch.zeros(2, dtype=torch.float16, device="spyre"),
+    )
     loaded(made).launch(x, x, out)
     assert out.cpu().tolist() == [9.0, 16.0]
 
@@ -117,7 +122,12 @@ def test_changed_weights_are_seen_by_the_next_launch() -> None:
     run = loaded(doubling())
     weight = torch.nn.Parameter(torch.ones(4, dtype=torch.float16, device="spyre"), requires_grad=False)
     out = torch.zeros(4, dtype=torch.float16, device="spyre")
-    for change in (lambda: None, lambda: weight.data.copy_(torch.full((4,), 2.0)), lambda: weight.fill_(3.0), lambda: weight.zero_()):
+    for change in (
+        lambda: None,
+        lambda: weight.data.copy_(torch.full((4,), 2.0)),
+        lambda: weight.fill_(3.0),
+        lambda: weight.zero_(),
+    ):
         change()
         run.launch(weight, out)
         assert torch.equal(out.cpu(), 2 * weight.detach().cpu())
@@ -159,7 +169,10 @@ def test_launches_are_counted() -> None:
     [
         (lambda: torch.zeros(4, dtype=torch.float16), r"argument 0 \('x'\) is on cpu, not on the spyre device"),
         (lambda: torch.zeros(5, dtype=torch.float16, device="spyre"), r"size \[5\], compiled for \[4\]"),
-        (lambda: torch.zeros(4, dtype=torch.float32, device="spyre"), r"dtype torch\.float32, compiled for torch\.float16"),
+        (
+            lambda: torch.zeros(4, dtype=torch.float32, device="spyre"),
+            r"dtype torch\.float32, compiled for torch\.float16",
+        ),
         (lambda: torch.zeros(8, dtype=torch.float16, device="spyre")[::2], r"strides \[2\], compiled for \[1\]"),
         (lambda: 3.0, "is a float, not a tensor"),
     ],
@@ -184,13 +197,19 @@ def test_a_failed_launch_changes_nothing_and_is_not_counted() -> None:
     result = torch.full((1, 2), 7.0, dtype=torch.float16, device="spyre")
     before = torch.spyre.launch_count()
     with pytest.raises(SpyreRuntimeError, match="index 9 is outside a table of 4 rows"):
-        loaded(made).launch(torch.ones(4, 2, dtype=torch.float16, device="spyre"), torch.tensor([9], device="spyre"), result)
+        loaded(made).launch(
+            torch.ones(4, 2, dtype=torch.float16, device="spyre"), torch.tensor([9], device="spyre"), result
+        )
     assert result.cpu().tolist() == [[7.0, 7.0]]
     assert torch.spyre.launch_count() == before
 
 
 def test_a_gathered_table_is_looked_up_in_codes() -> None:
-    table, ids, out = spec("table", "input", (50, 64)), spec("ids", "input", (3,), "int64"), spec("out", "output", (3, 64))
+    table, ids, out = (
+        spec("table", "input", (50, 64)),
+        spec("ids", "input", (3,), "int64"),
+        spec("out", "output", (3, 64)),
+    )
     made = program(
         (table, ids, out),
         op("gather", (3, 64), (operand(table, (0, 1)), operand(ids, (1, 0))), operand(out, (64, 1)), index_stride=64),

@@ -1,0 +1,146 @@
+"""The executor around the operations: temps, overlaps, empty tensors, malformed programs, matmul slabs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from spyre_backend.capabilities import load
+from spyre_backend.emulator import Plan, execute
+from spyre_backend.emulator import matmul as matmul_module
+from spyre_backend.emulator.numerics import dl16_round
+from spyre_backend.program import Operand
+from tests.emulator.programs import op, operand, program, spec
+
+
+def matmul(mode: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A @ B under an accumulation mode."""
+    rows, length, columns = a.shape[0], a.shape[1], b.shape[1]
+    sa, sb, sc = (
+        spec("a", "input", (rows, length)),
+        spec("b", "input", (length, columns)),
+        spec("c", "output", (rows, columns)),
+    )
+    made = program(
+        (sa, sb, sc),
+        op(
+            "batchmatmul",
+            (rows, columns, length),
+            (operand(sa, (length, 0, 1)), operand(sb, (0, 1, columns))),
+            operand(sc, (columns, 1, 0)),
+            1,
+        ),
+    )
+    tensors = {"a": a.flatten(), "b": b.flatten(), "c": torch.zeros(rows * columns)}
+    Plan(made, dataclasses.replace(load("2026.07").numerics, matmul_accumulation=mode)).run(tensors)
+    return tensors["c"].view(rows, columns)
+
+
+def test_matmul_accumulation_modes_lose_more_the_more_often_they_round() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (dl16_round(torch.rand(size, generator=generator)) for size in ((8, 1024), (1024, 8)))
+    exact = a.double() @ b.double()
+    errors = [float((matmul(mode, a, b).double() - exact).abs().mean()) for mode in ("fp32", "blocked", "sequential")]
+    assert errors[0] < errors[1] < errors[2]
+
+
+def test_matmul_slabs_agree_with_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(-8, 9, size, generator=generator) / 8 for size in ((37, 320), (320, 29)))
+    whole = matmul("blocked", a, b)
+    for limit in (1, 50, 400, 3000):
+        monkeypatch.setattr(matmul_module, "_PARTIAL_ELEMENTS", limit)
+        assert torch.equal(matmul("blocked", a, b), whole)
+
+
+def test_matmul_refuses_fp32() -> None:
+    sa, sc = spec("a", "input", (2, 64), "float32"), spec("c", "output", (2, 2), "float32")
+    with pytest.raises(RuntimeError, match="16-bit floats only"):
+        execute(
+            program(
+                (sa, sc),
+                op(
+                    "batchmatmul",
+                    (2, 2, 64),
+                    (operand(sa, (64, 0, 1)), operand(sa, (0, 64, 1))),
+                    operand(sc, (2, 1, 0)),
+                    1,
+                ),
+            ),
+            {"a": torch.zeros(128), "c": torch.zeros(4)},
+        )
+
+
+def test_unwritten_parts_of_a_temp_read_as_nan() -> None:
+    x, t, y = spec("x", "input", (2,)), spec("t", "temp", (4,)), spec("y", "output", (4,))
+    made = program(
+        (x, t, y),
+        op("identity", (2,), (operand(x, (1,)),), operand(t, (1,))),
+        op("identity", (4,), (operand(t, (1,)),), operand(y, (1,))),
+    )
+    out = torch.zeros(4)
+    execute(made, {"x": torch.ones(2), "y": out})
+    assert out[:2].tolist() == [1.0, 1.0]
+    assert out[2:].isnan().all()
+
+
+def test_overlapping_copy_within_one_tensor_reads_the_old_values() -> None:
+    x = spec("x", "inout", (5,))
+    out = torch.arange(5.0)
+    execute(program((x,), op("identity", (4,), (operand(x, (1,)),), operand(x, (1,), 1))), {"x": out})
+    assert out.tolist() == [0.0, 0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("size", [(0,), (3, 0), (0, 2)])
+def test_empty_iteration_spaces_do_nothing(size: tuple[int, ...]) -> None:
+    x, y = spec("x", "input", size), spec("y", "output", size)
+    steps = tuple(range(len(size), 0, -1))
+    execute(
+        program((x, y), op("exp", size, (operand(x, steps),), operand(y, steps))),
+        {"x": torch.zeros(0), "y": torch.zeros(0)},
+    )
+
+
+def test_a_sum_of_nothing_is_zero() -> None:
+    x, y = spec("x", "input", (2, 0)), spec("y", "output", (2,))
+    out = torch.ones(2)
+    execute(
+        program((x, y), op("sum", (2, 0), (operand(x, (0, 1)),), operand(y, (1, 0)), 1)),
+        {"x": torch.zeros(0), "y": out},
+    )
+    assert out.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "strides", "offset", "message"),
+    [
+        ("frobnicate", (1,), 0, "knows no device operation"),
+        ("exp", (1, 1), 0, "2 strides for 1 dims"),
+        ("exp", (2,), 0, r"reaches elements 0\.\.6 of a tensor of 4"),
+        ("exp", (1,), 3, r"reaches elements 3\.\.6 of a tensor of 4"),
+        ("exp", (-1,), 3, "walks backwards"),
+    ],
+)
+def test_malformed_operations_are_named(name: str, strides: tuple[int, ...], offset: int, message: str) -> None:
+    x, y = spec("x", "input", (4,)), spec("y", "output", (4,))
+    made = program((x, y), op(name, (4,), (operand(x, strides, offset),), operand(y, (1,))))
+    with pytest.raises(
+        RuntimeError,
+        match=rf"op 0 \({name} .* from aten\.test\.default in module encoder\.layer\.0 at model\.py:7: .*{message}",
+    ):
+        execute(made, {"x": torch.zeros(4), "y": torch.zeros(4)})
+
+
+def test_undeclared_tensors_wrong_dtypes_and_double_writes_are_refused() -> None:
+    x, y = spec("x", "input", (4,)), spec("y", "output", (4,))
+    stray = Operand(tensor="z", strides=(1,), offset=0, dtype="float16")
+    wrong = Operand(tensor="x", strides=(1,), offset=0, dtype="float32")
+    for bad, message in ((stray, "'z' is not declared"), (wrong, "says float32, the tensor is float16")):
+        with pytest.raises(RuntimeError, match=message):
+            Plan(program((x, y), op("exp", (4,), (bad,), operand(y, (1,)))))
+    with pytest.raises(RuntimeError, match="written more than once"):
+        Plan(program((x, y), op("exp", (4,), (operand(x, (1,)),), operand(y, (0,)))))
+    with pytest.raises(RuntimeError, match="no working tensor was given for 'y'"):
+        execute(program((x, y), op("exp", (4,), (operand(x, (1,)),), operand(y, (1,)))), {"x": torch.zeros(4)})
