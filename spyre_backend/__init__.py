@@ -29,7 +29,14 @@ def _autoload() -> None:
     from spyre_backend.device import registration
 
     registration.register(_DEVICE)
+    registration.on_first_use(_install_eager_kernels)
     _hook_inductor(torch)
+
+
+def _install_eager_kernels() -> None:
+    from spyre_backend.device import eager
+
+    eager.install()
 
 
 def _hook_inductor(torch: Any) -> None:
@@ -46,7 +53,16 @@ def _hook_inductor(torch: Any) -> None:
         compiler.register()
         stock(self, *args, **kwargs)
 
+    stock_call = wrapper.__call__
+
+    def __call__(self: Any, model: Any, inputs: Any) -> Any:
+        from spyre_backend.compiler.errors import unwrapped
+
+        with unwrapped():
+            return stock_call(self, model, inputs)
+
     wrapper.__init__ = __init__
+    wrapper.__call__ = __call__
 
 
 # `import spyre_backend` without torch imports torch here, which calls

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._dynamo.exc import ShortenTraceback
+from torch._inductor.exc import InductorError
 
 from spyre_backend import capabilities
 from spyre_backend.errors import SpyreUnsupported
@@ -26,6 +28,17 @@ class CompileRefusal(SpyreUnsupported, _PassedOn):
     ``compile_fx`` and Dynamo wrap every exception but a ShortenTraceback; being one keeps the type, and so the typed
     fields, that the caller sees.
     """
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Raise a refusal itself where Inductor wraps it: it does so for graphs that its cache cannot hold."""
+    try:
+        yield
+    except InductorError as error:
+        if isinstance(error.inner_exception, SpyreUnsupported):
+            raise error.inner_exception from None
+        raise
 
 
 def refuse(

@@ -48,6 +48,15 @@ def install() -> None:
             _library.impl(name, _functional(_overload(name)), "PrivateUse1")
     for name in IN_PLACE:
         _library.impl(name, _in_place(_overload(name)), "PrivateUse1")
+    for key in ("PrivateUse1", "AutogradPrivateUse1"):
+        _library.impl("scaled_dot_product_attention", _attention, key)
+
+
+def _attention(*args: Any, **kwargs: Any) -> Tensor:
+    """Attention in the form the compiler gives it (D5.1); differentiable, since its parts are."""
+    from spyre_backend.compiler.decompositions import scaled_dot_product_attention
+
+    return scaled_dot_product_attention(*args, **kwargs)
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
@@ -166,8 +175,10 @@ def _compile(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec
 
     from spyre_backend import compiler
 
+    from spyre_backend.compiler.errors import unwrapped
+
     compiler.register()
-    with torch.no_grad(), config.patch(fx_graph_cache=True):
+    with torch.no_grad(), unwrapped(), config.patch(fx_graph_cache=True):
         examples = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
         compiled: Callable[..., Any] = compile_fx(_graph(op, leaves, spec), examples)
     return _detached(compiled)
