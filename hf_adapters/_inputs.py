@@ -17,7 +17,7 @@ from hf_adapters.errors import InputError, UnsupportedOptionError
 LENGTH_BUCKET = 64
 """Sequence lengths are multiples of one fp16 stick (D2, D6.2 i and j)."""
 
-REFUSED = ("labels", "past_key_values", "encoder_hidden_states", "encoder_attention_mask", "decoder_input_ids")
+REFUSED = ("labels", "cache", "past_key_values", "encoder_hidden_states", "encoder_attention_mask", "decoder_input_ids")
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,14 @@ def is_text_model(model: nn.Module) -> bool:
     return hasattr(model, "save_pretrained") and "input_ids" in _parameters(model)
 
 
-def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, padding_stops: bool = False) -> Call:
     """Bind, check and pad the arguments of one call.
 
     Args:
         model: the compiled text model.
         args: positional arguments of the stock forward.
         kwargs: keyword arguments of the stock forward.
+        padding_stops: lengths beyond the position table are refused by the model, even as padding.
 
     Returns:
         Arguments whose batch is a power of two and whose length is a multiple of 64.
@@ -70,7 +71,7 @@ def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     batch, length = _sizes(arguments)
     table = find_position_table(model)
     check_ids(model, arguments, table, length)
-    extent = Extent(batch, length, _power_of_two(batch), _padded_length(model, length, table))
+    extent = Extent(batch, length, _power_of_two(batch), _padded_length(model, length, table, padding_stops))
     _pad(model, arguments, extent, table)
     if "use_cache" in _parameters(model):
         arguments["use_cache"] = False
@@ -134,9 +135,9 @@ def _power_of_two(batch: int) -> int:
     return 1 << max(0, batch - 1).bit_length()
 
 
-def _padded_length(model: nn.Module, length: int, table: PositionTable | None) -> int:
+def _padded_length(model: nn.Module, length: int, table: PositionTable | None, padding_stops: bool) -> int:
     padded = -(-length // LENGTH_BUCKET) * LENGTH_BUCKET
-    if table is None or "position_ids" in _parameters(model) or table.from_ids:
+    if table is None or not padding_stops and ("position_ids" in _parameters(model) or table.from_ids):
         return padded
     # Positions cannot be given to this model, so the padding must not run past its table.
     return min(padded, max(length, table.limit))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_adapters.errors import UnsupportedOptionError
 
-CACHES = ("past_key_values", "encoder_past_key_values", "mems")
+CACHES = ("cache", "past_key_values", "encoder_past_key_values", "mems")
 TOKEN_SCORES = ("start_logits", "end_logits")
 """Rank-2 outputs ``[batch, tokens]``; all others of rank 2 are ``[batch, features]``."""
 

@@ -78,6 +78,7 @@ class Placement:
                 slot.holders.append(holder)
         for slot in found.values():
             _hold(slot, slot.device)
+            slot.host_token, slot.device_token = token_of(slot.host), token_of(slot.device)
             self.slots.append(slot)
 
     def copy(self, tensor: Tensor, path: str) -> Tensor:
@@ -114,12 +115,14 @@ class Placement:
             host = held.detach().cpu() if held.device == self.device else held
             slot.host, slot.device = host, self.copy(host, slot.path)
             known[id(held)] = slot
-        slot.dirty, slot.host_token, slot.device_token = False, None, None
+        slot.dirty, slot.host_token, slot.device_token = False, token_of(slot.host), None
         _hold(slot, slot.device)
 
     def _compare(self, slot: Slot) -> None:
         host_token = token_of(slot.host)
-        if slot.host_token is not None and slot.host_token != host_token:
+        # Without a token the slot comes from pickle or deepcopy, which may have rounded the device tensor.
+        copied = slot.host_token is None
+        if not (copied and slot.dirty) and slot.host_token != host_token:
             with torch.no_grad():
                 slot.device.copy_(self.copy(slot.host, slot.path))
             slot.dirty, slot.device_token = False, None

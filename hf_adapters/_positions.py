@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hf_adapters.errors import InputError, SequenceTooLongError
@@ -45,6 +47,28 @@ def find_position_table(model: nn.Module) -> PositionTable | None:
             first = padding + 1
         return PositionTable(path, module.num_embeddings - first, first, padding is not None)
     return None
+
+
+def refuses_padding(model: nn.Module, table: PositionTable | None) -> bool:
+    """True when the module that owns the table checks the length itself, whatever positions it is given (CLIP).
+
+    Found out by calling that module on the host with one token more than the table has room for and legal positions.
+    """
+    owner_path = table.path.rpartition(".")[0] if table is not None else ""
+    if table is None or not owner_path:
+        return False
+    owner = model.get_submodule(owner_path)
+    names = inspect.signature(owner.forward).parameters
+    if not {"input_ids", "position_ids"} <= set(names):
+        return False
+    zeros = torch.zeros(1, table.limit + 1, dtype=torch.int64)
+    given = {name: zeros for name in ("input_ids", "position_ids", "token_type_ids") if name in names}
+    try:
+        with torch.no_grad():
+            owner(**given)
+    except (ValueError, IndexError, RuntimeError):
+        return True
+    return False
 
 
 def holds_token_type_buffer(model: nn.Module) -> bool:

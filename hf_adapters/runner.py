@@ -23,6 +23,7 @@ from hf_adapters._inputs import is_text_model, prepare
 from hf_adapters._outputs import check_attentions, to_caller
 from hf_adapters._patcher import Patcher
 from hf_adapters._placement import FP16_MAX, Placement
+from hf_adapters._positions import find_position_table, refuses_padding
 from hf_adapters._regions import CompiledForward, compiled, find_regions, strict_dynamo, uncompiled
 from hf_adapters.errors import InputError, PatchConflictError
 from hf_adapters.patching import (
@@ -59,6 +60,7 @@ class CompiledState:
         placement: the parameters; None on the host.
         patcher: steps taken by compile, on top of the patch.
         whole: the model is one region.
+        padding_stops: the model refuses lengths beyond its position table even as padding.
     """
 
     target: str
@@ -69,6 +71,7 @@ class CompiledState:
     placement: Placement | None
     patcher: Patcher
     whole: bool
+    padding_stops: bool
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -185,7 +188,8 @@ def _compile(model: nn.Module, options: tuple[Any, ...]) -> None:
     patcher = Patcher(model)
     whole = not is_transformer(model) or not any(isinstance(m, nn.ModuleList) for m in model.modules())
     placement = Placement(torch.device(target), dtype) if target != "cpu" else None
-    state = CompiledState(target, dtype, release, backend, caller_dtype, placement, patcher, whole)
+    padding_stops = is_text_model(model) and refuses_padding(model, find_position_table(model))
+    state = CompiledState(target, dtype, release, backend, caller_dtype, placement, patcher, whole, padding_stops)
     model.__dict__[STATE] = state
     if backend is not None and not whole:
         for _, module in find_regions(model):
@@ -277,7 +281,7 @@ def _run(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _run_text(model: Any, state: CompiledState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = prepare(model, args, kwargs)
+    call = prepare(model, args, kwargs, padding_stops=state.padding_stops)
     device = _callers_device(args, kwargs)
     arguments = {name: _to_target(value, state, name) for name, value in call.arguments.items()}
     with ExitStack() as stack:

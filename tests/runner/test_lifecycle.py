@@ -1,0 +1,207 @@
+"""What compile leaves alone, what it notices and how it is undone."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import BertModel
+
+import hf_adapters
+from hf_adapters import errors
+from hf_adapters.runner import compile_with
+
+from .small_models import batch, bert, cosine, distilbert
+
+
+def compiled(model: Any, target: str = "spyre") -> Any:
+    return compile_with(model, target=target, backend=None)
+
+
+def run(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        states: Tensor = model(**batch()).last_hidden_state
+    return states
+
+
+@pytest.mark.parametrize("target", ["cpu", "spyre"])
+def test_decompile_is_bitwise(target: str) -> None:
+    model, stock = bert(), bert()
+    parameters, attributes = dict(model.named_parameters()), set(vars(model))
+    compiled(model, target)
+    run(model)
+    hf_adapters.decompile(model)
+    assert type(model) is BertModel and set(vars(model)) == attributes
+    assert all(parameters[name] is parameter for name, parameter in model.named_parameters())
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert torch.equal(run(model), run(stock))
+
+
+def test_compile_twice_is_compile_once() -> None:
+    model = compiled(bert())
+    first = run(model)
+    assert torch.equal(run(compiled(model)), first)
+    with pytest.raises(errors.PatchConflictError, match="decompile"):
+        compile_with(model, dtype=torch.bfloat16)
+    with pytest.raises(errors.PatchConflictError, match="decompile"):
+        hf_adapters.unpatch(model)
+
+
+def test_patched_model_can_be_compiled_and_goes_back_to_stock() -> None:
+    model = compiled(hf_adapters.patch(bert()))
+    assert cosine(run(model), run(bert())) > 0.99
+    assert torch.equal(run(hf_adapters.decompile(model)), run(bert()))
+
+
+def test_state_dict_and_saved_files_are_stock(tmp_path: Any) -> None:
+    model, stock = compiled(bert()), bert().state_dict()
+    run(model)
+    state = model.state_dict()
+    assert list(state) == list(stock)
+    assert all(torch.allclose(state[k].cpu().float(), stock[k].float(), atol=2e-3, rtol=2e-3) for k in stock)
+    model.save_pretrained(tmp_path)
+    again = BertModel.from_pretrained(tmp_path).eval()
+    assert again.dtype == torch.float32 and torch.equal(run(again), run(bert()))
+
+
+@pytest.mark.parametrize("how", ["load_state_dict", "assign", "in-place", "replaced", "before"])
+def test_new_weights_are_seen(how: str) -> None:
+    model, twin = bert(), bert()
+    held = model.encoder.layer[1].output.dense.weight
+    compiled(model)
+    before = run(model)
+    with torch.no_grad():
+        for each in (model, twin):
+            linear = each.encoder.layer[1].output.dense
+            if how == "in-place":
+                linear.weight.mul_(-2)
+            elif how == "replaced":
+                linear.weight = nn.Parameter(linear.weight.detach().cpu().float() * -2)
+            elif how == "before" and each is model:
+                held.mul_(-2)
+            elif how == "before":
+                linear.weight.mul_(-2)
+            else:
+                state = {k: -v for k, v in bert().state_dict().items() if v.is_floating_point()}
+                each.load_state_dict(state, strict=False, assign=how == "assign")
+    after = run(model)
+    keep = batch()["attention_mask"].bool()
+    assert cosine(after[keep], run(twin)[keep]) > 0.999 and cosine(after[keep], before[keep]) < 0.99
+    back = run(hf_adapters.decompile(model))
+    assert cosine(back[keep], run(twin)[keep]) > 0.9999
+
+
+def test_moves_from_outside_leave_a_compiled_model_in_place() -> None:
+    model = compiled(bert())
+    parent = nn.ModuleList([model]).to("cpu").half()
+    assert next(parent.parameters()).device.type == "spyre"
+    assert model.device.type == "cpu" and model.dtype == torch.float32
+    model.encoder.to("cpu")
+    assert cosine(run(model), run(bert())) > 0.99
+
+
+def test_hooks_fire_once_per_call_in_order() -> None:
+    model, fired = compiled(bert()), []
+    run(model)
+    handles = [
+        module.register_forward_hook(lambda m, a, o, name=name: fired.append(name))
+        for name, module in model.named_modules()
+        if name in ("", "embeddings", "encoder.layer.0", "encoder.layer.1", "encoder.layer.1.attention.self")
+    ]
+    run(model)
+    assert fired == ["embeddings", "encoder.layer.0", "encoder.layer.1.attention.self", "encoder.layer.1", ""]
+    for handle in handles:
+        handle.remove()
+    run(model)
+    assert len(fired) == 5
+
+
+def test_recording_hooks_of_transformers_do_not_stay() -> None:
+    model = compiled(bert())
+    assert len(model(**batch(), output_hidden_states=True).hidden_states) == 3
+    assert model(**batch()).hidden_states is None
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_training_mode_is_refused() -> None:
+    model = compiled(bert().train())
+    with pytest.raises(RuntimeError, match=r"model\.eval\(\)"):
+        run(model)
+    assert torch.equal(run(model.eval()), run(model))
+
+
+def test_other_models_of_the_class_stay_stock() -> None:
+    other, forward = distilbert(), type(distilbert()).forward
+    before = run(other)
+    compiled(distilbert())
+    assert torch.equal(run(other), before) and type(other).forward is forward
+    assert "forward" not in vars(other.transformer.layer[0])
+
+
+def test_threads_share_a_model() -> None:
+    model = compiled(bert())
+    want, wrong = {rows: run_rows(model, rows) for rows in (1, 2, 3)}, []
+
+    def work(rows: int) -> None:
+        for _ in range(3):
+            if not torch.equal(run_rows(model, rows), want[rows]):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=work, args=(rows,)) for rows in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def run_rows(model: nn.Module, rows: int) -> Tensor:
+    states: Tensor = model(**batch(rows)).last_hidden_state
+    return states
+
+
+def test_weights_beyond_float16_are_refused_and_the_model_is_restored() -> None:
+    model = bert()
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.weight[0, 0] = 1e5
+    with pytest.raises(errors.WeightRangeError, match=r"encoder\.layer\.0\.output\.dense\.weight.*bfloat16"):
+        compiled(model)
+    assert type(model) is BertModel and next(model.parameters()).device.type == "cpu"
+
+
+@pytest.mark.parametrize("wrong", [None, "bert", BertModel])
+@pytest.mark.parametrize("function", [hf_adapters.compile, hf_adapters.decompile, hf_adapters.unpatch])
+def test_what_is_not_a_model_is_refused(function: Any, wrong: Any) -> None:
+    with pytest.raises(errors.ModelTypeError, match=function.__name__):
+        function(wrong)
+
+
+def test_unknown_targets_releases_and_adapters_are_refused() -> None:
+    with pytest.raises(errors.UnknownTargetError, match="'tpu'"):
+        hf_adapters.compile(bert(), target="tpu")
+    with pytest.raises(ValueError, match=r"2026\.07"):
+        hf_adapters.compile(bert(), release="1999.01")
+    with pytest.raises(errors.UnknownAdapterError, match="nonsense"):
+        hf_adapters.compile(bert(), only=["nonsense"])
+
+
+def test_tied_weights_stay_tied() -> None:
+    from transformers import BertConfig, BertForMaskedLM
+
+    model = BertForMaskedLM(BertConfig(vocab_size=90, hidden_size=64, num_hidden_layers=1, num_attention_heads=1)).eval()
+    compiled(model)
+    words, decoder = model.bert.embeddings.word_embeddings, model.cls.predictions.decoder
+    assert words.weight is decoder.weight and words.weight.device.type == "spyre"
+    hf_adapters.decompile(model)
+    assert words.weight is decoder.weight
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
