@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from hf_adapters.corpus.architectures import declared, text_tower
 from hf_adapters.corpus.cut import Cut, Depth, fit
 from hf_adapters.corpus.errors import Unbuildable
@@ -85,7 +84,7 @@ def build_model(
     lengths = [min(_CALMING_TOKENS, longest_input(model))]
     calmed = calm_attention(model, text_inputs(model, lengths, signature))
     return BuiltModel(
-        model=model.to(dtype),  # type: ignore[arg-type]
+        model=model.to(dtype),
         profile=profile,
         signature=signature,
         seed=seed,

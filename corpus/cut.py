@@ -104,7 +104,7 @@ def layer_stack(model: nn.Module) -> Sequence[nn.Module] | None:
     from torch import nn
 
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return max(lists, key=len, default=None)
+    return list(max(lists, key=len)) if lists else None
 
 
 def layer_kind(layer: nn.Module) -> tuple[Any, ...]:

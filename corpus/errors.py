@@ -71,3 +71,9 @@ class TableInvalid(CorpusError, ValueError):
     """A table of models has not the columns or values that are needed."""
 
     code = "E_TABLE"
+
+
+class WeightsInvalid(CorpusError, ValueError):
+    """The weights of a folder are damaged, or belong to another architecture than its config says."""
+
+    code = "E_WEIGHTS_INVALID"

@@ -49,10 +49,8 @@ class RankingRow:
     @property
     def stand_in(self) -> bool:
         """True if that verdict is only about something similar."""
-        return (
-            self.profile_id is None
-            and self.standin_profile_id is not None
-            or (self.profile_id is not None and self.buildable == _ONLY_SHAPE)
+        return (self.profile_id is None and self.standin_profile_id is not None) or (
+            self.profile_id is not None and self.buildable == _ONLY_SHAPE
         )
 
     @property

@@ -12,7 +12,7 @@ from hf_adapters.corpus.profiles import Profile
 
 _VOCABULARY = "vocab_size"
 #: Names, provenance, token ids and training settings: they change no operation of an encoder's forward.
-_IRRELEVANT = frozenset(
+IRRELEVANT = frozenset(
     {
         "_name_or_path",
         "architectures",
@@ -114,7 +114,7 @@ def _signature(profile: Profile, *, keep_vocabulary: bool) -> str:
 def _essence(config: Mapping[str, Any], *, keep_vocabulary: bool) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, value in config.items():
-        if name in _IRRELEVANT or (name == _VOCABULARY and not keep_vocabulary):
+        if name in IRRELEVANT or (name == _VOCABULARY and not keep_vocabulary):
             continue
         kept[name] = _essence(value, keep_vocabulary=keep_vocabulary) if isinstance(value, Mapping) else value
     return kept

@@ -113,17 +113,17 @@ def _norm_centre(module: nn.Module) -> float:
         for parameter in probe.parameters():
             parameter.zero_()
         try:
-            answer = probe(torch.linspace(-1.0, 1.0, probe.weight.numel()).unsqueeze(0))  # type: ignore[operator, union-attr]
+            answer = probe(torch.linspace(-1.0, 1.0, probe.weight.numel()).unsqueeze(0))  # type: ignore[operator]
         except (TypeError, RuntimeError, IndexError):
             return 1.0  # a norm of another call signature: the usual kind
     return 1.0 if not bool(answer.any()) else 0.0
 
 
-class _ScoreRecorder(TorchDispatchMode):
+class _ScoreRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the spread of every softmax input under the module that is running."""
 
     def __init__(self, running: list[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.running = running
         self.spreads: dict[str, float] = {}
 

@@ -6,7 +6,15 @@ Names are loaded on first use, so that importing the package does not import SQL
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hf_adapters.store.models import ACCEPTED as ACCEPTED
+    from hf_adapters.store.models import LADDER as LADDER
+    from hf_adapters.store.models import VERDICTS as VERDICTS
+    from hf_adapters.store.records import CurrentVerdict as CurrentVerdict
+    from hf_adapters.store.records import VerdictRecord as VerdictRecord
+    from hf_adapters.store.store import Store as Store
 
 _EXPORTS = {
     "Store": "hf_adapters.store.store",

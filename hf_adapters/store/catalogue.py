@@ -77,7 +77,7 @@ def put_structures(connection: Connection, profiles: Iterable[Profile], *, relea
     if fresh:
         connection.execute(insert(STRUCTURES), fresh)
     links = {profile.profile_id: signature for signature, group in groups.items() for profile in group.profiles}
-    stored = dict((name, signature) for signature, name in memberships(connection, set(links), release))
+    stored = {name: signature for signature, name in memberships(connection, set(links), release)}
     missing = [
         MembershipRow(profile_id=name, release=release, signature=signature).model_dump()
         for name, signature in links.items()

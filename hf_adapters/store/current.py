@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, or_, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from hf_adapters.store.records import CurrentVerdict, StoredModel, StoredVerdict, StructureWork
 from hf_adapters.store.tables import MEMBERSHIPS, MODELS, STRUCTURES, VERDICTS
@@ -76,7 +76,7 @@ def history(connection: Connection, where: Sequence[ColumnElement[bool]]) -> lis
     return [stored_verdict(row) for row in found]
 
 
-def stored_verdict(row: Row[Any]) -> StoredVerdict:
+def stored_verdict(row: Sequence[Any]) -> StoredVerdict:
     """A selected verdict row as a plain dataclass."""
     return StoredVerdict(**dict(zip(_VERDICT_FIELDS, row, strict=True)))
 
@@ -129,7 +129,7 @@ def structures_of(
     )
     if top is not None:
         query = query.where(MODELS.c.rank <= top)
-    behind: dict[str, list[Row[Any]]] = {}
+    behind: dict[str, list[Any]] = {}
     for row in connection.execute(query):
         behind.setdefault(row.signature, []).append(row)
     structures = connection.execute(select(STRUCTURES.c.signature, STRUCTURES.c.profile, STRUCTURES.c.model_type))
@@ -141,8 +141,7 @@ def structures_of(
     return sorted(work, key=lambda item: (-item.impact, item.signature))
 
 
-def _work(signature: str, profile: Mapping[str, Any], family: str, rows: Iterable[Row[Any]]) -> StructureWork:
-    rows = list(rows)
+def _work(signature: str, profile: Mapping[str, Any], family: str, rows: Sequence[Any]) -> StructureWork:
     return StructureWork(
         signature=signature,
         profile=profile,
@@ -155,7 +154,7 @@ def _work(signature: str, profile: Mapping[str, Any], family: str, rows: Iterabl
 
 
 def _combine(
-    row: Row[Any], of_structure: Mapping[str, StoredVerdict], of_model: Mapping[int, StoredVerdict]
+    row: Sequence[Any], of_structure: Mapping[str, StoredVerdict], of_model: Mapping[int, StoredVerdict]
 ) -> CurrentVerdict:
     model = StoredModel(**dict(zip(_MODEL_FIELDS, row[:-1], strict=True)))
     signature: str | None = row[-1]

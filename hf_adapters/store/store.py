@@ -15,7 +15,7 @@ from hf_adapters.corpus.ranking import Ranking
 from hf_adapters.store import catalogue, current, schema, unbuildable
 from hf_adapters.store._types import utc_now
 from hf_adapters.store.engine import Database
-from hf_adapters.store.errors import NoSuchRow, SourceAmbiguous
+from hf_adapters.store.errors import NoSuchRow, SchemaMissing, SourceAmbiguous
 from hf_adapters.store.models import LADDER, AdapterRow, ModelRow, RunRow, VerdictRow
 from hf_adapters.store.models import VERDICTS as VERDICT_NAMES
 from hf_adapters.store.records import (
@@ -97,7 +97,7 @@ class Store:
     def _check(self) -> None:
         if not self._checked:
             if self._database.path is not None and not self._database.path.exists():
-                raise schema.SchemaMissing(
+                raise SchemaMissing(
                     f"the database {self.where} does not exist yet", hint="run `hf-adapters db upgrade` for it first"
                 )
             with self._database.reading() as connection:
@@ -285,7 +285,7 @@ class Store:
         families: Collection[str] | None = None,
         retry: Collection[str] = (),
     ) -> list[StructureWork]:
-        """Structures without a verdict under this fingerprint, highest impact first; see `current.pending_structures`."""
+        """Structures without a verdict under this fingerprint, by impact; see `current.pending_structures`."""
         with self._reading() as connection:
             return current.pending_structures(
                 connection,

@@ -209,11 +209,13 @@ def _verdicts() -> None:
         sa.Column("trust", sa.String(), nullable=False),
         sa.Column("details", sa.JSON(), nullable=False),
         sa.CheckConstraint(
-            "ladder IN ('catalogued', 'built', 'traced', 'lowered', 'executed', 'accurate', 'real-weights', 'reviewed')",
+            "ladder IN ('catalogued', 'built', 'traced', 'lowered', "
+            "'executed', 'accurate', 'real-weights', 'reviewed')",
             name="ck_verdicts_ladder",
         ),
         sa.CheckConstraint(
-            "verdict IN ('native', 'adapted', 'fallback', 'mismatch', 'uncovered', 'unbuildable', 'crashed', 'timed-out')",
+            "verdict IN ('native', 'adapted', 'fallback', 'mismatch', "
+            "'uncovered', 'unbuildable', 'crashed', 'timed-out')",
             name="ck_verdicts_verdict",
         ),
         sa.CheckConstraint("(signature IS NULL) <> (model_row_id IS NULL)", name="ck_verdicts_one_subject"),

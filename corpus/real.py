@@ -1,0 +1,89 @@
+"""Load a model with the weights that lie in a folder or on the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from hf_adapters.corpus.architectures import count_parameters, declared, text_tower
+from hf_adapters.corpus.build import BuiltModel
+from hf_adapters.corpus.errors import WeightsInvalid
+from hf_adapters.corpus.signature import structural_signature
+
+if TYPE_CHECKING:
+    from hf_adapters.corpus.references import ModelRef
+    from transformers import PreTrainedModel
+
+
+def load_real(found: ModelRef, *, seed: int, max_elements: int, release: str | None) -> BuiltModel | None:
+    """The text tower of a model with its real weights, float32, in eval mode; None if it is too large.
+
+    Weights that the files lack (a pooler, often) are drawn under the given seed.
+
+    Raises:
+        WeightsInvalid: the files are damaged or do not fit the config.
+        NetworkUnavailable, GatedModel, HubRefused: they had to be downloaded.
+    """
+    assert found.folder is not None
+    signature = structural_signature(found.profile, release)
+    if found.allow_remote_code and found.profile.architecture_class not in _stock_names():
+        return _built(found, _with_remote_code(found, seed), signature, seed, ())
+    model_class, config, left_out = text_tower(*declared(found.profile))
+    if count_parameters(model_class, config) > max_elements:
+        return None
+    model = _from_pretrained(model_class, _weights_folder(found), seed)
+    return _built(found, model, signature, seed, left_out)
+
+
+def _built(found: ModelRef, model: PreTrainedModel, signature: str, seed: int, left_out: tuple[str, ...]) -> BuiltModel:
+    return BuiltModel(
+        model=model,
+        profile=found.profile,
+        signature=signature,
+        seed=seed,
+        depth="all",
+        elements=sum(parameter.numel() for parameter in model.parameters()),
+        weights="real",
+        left_out=left_out,
+    )
+
+
+def _stock_names() -> frozenset[str]:
+    import transformers
+
+    return frozenset(dir(transformers))
+
+
+def _weights_folder(found: ModelRef) -> Path:
+    from hf_adapters.corpus.references import has_weights
+
+    assert found.folder is not None
+    if has_weights(found.folder) or found.model_id is None:
+        return found.folder
+    from hf_adapters.corpus.hub import download_weights
+
+    return download_weights(found.model_id, found.revision, found.folder)
+
+
+def _from_pretrained(model_class: type[PreTrainedModel], folder: Path, seed: int) -> PreTrainedModel:
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = model_class.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except Exception as error:  # readers of weight files raise whatever their format needs
+        raise WeightsInvalid(
+            f"the weights in {folder} cannot be loaded as {model_class.__name__}: {type(error).__name__}: {error}",
+            hint="the files may be cut off, or of another model",
+        ) from error
+    return model.eval()
+
+
+def _with_remote_code(found: ModelRef, seed: int) -> PreTrainedModel:
+    from transformers import AutoModel
+
+    folder = _weights_folder(found)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=True)
+    return model.eval()
