@@ -6,6 +6,9 @@ layouts -> restickify -> division -> scratchpad -> bundle -> ``spyre_backend.pro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 _registered = False
 
 
@@ -33,3 +36,32 @@ def register() -> None:
     register_device_op_overrides("spyre", SpyreOpOverrides())
     register_backend_for_device("spyre", SpyreScheduling, SpyrePythonWrapper, device_custom_pass=OperatorTable())
     _registered = True
+
+
+def explain_model(module: Callable[..., Any], inputs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What every stage made of the graphs that one call compiles, in pipeline order within each graph.
+
+    Args:
+        module: a model or function prepared for the device (compiled lazily by this call).
+        inputs: keyword arguments of the call.
+
+    Returns:
+        (stage, text) for every stage of every graph; stage names are those of :data:`stages.STAGES`.
+
+    Raises:
+        SpyreUnsupported: what the device refuses; ``partial`` on the exception holds the stages reached.
+    """
+    import torch
+    from torch._inductor import config
+
+    from spyre_backend.compiler import stages
+
+    register()
+    torch._dynamo.reset()
+    with stages.recording() as collected, torch.no_grad(), config.patch(fx_graph_cache=False):
+        try:
+            module(**inputs)
+        except Exception as error:
+            error.partial = [(s.stage, s.text) for s in collected]  # type: ignore[attr-defined]
+            raise
+    return [(s.stage, f"# graph {s.graph}\n{s.text}") for s in collected]

@@ -40,10 +40,14 @@ class OperatorTable(CustomGraphModulePass):
 
     def __call__(self, gm: GraphModule) -> None:
         self.graph_index = getattr(self, "graph_index", -1) + 1
+        name = str(self.graph_index)
+        stages.record("decompositions", name, lambda: gm.print_readable(print_output=False))
+        lines = []
         for node in gm.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _touches_device(node):
                 check_operator(node)
-        stages.record("post-grad", str(self.graph_index), lambda: gm.print_readable(print_output=False))
+                lines.append(f"{node.name}: {node.target} -> {'host' if node.meta.get('spyre_fallback') else 'device'}")
+        stages.record("post-grad", name, lambda: "\n".join(lines))
 
     def uuid(self) -> str:
         """Part of the compile cache's key: another release, or another numeric setting, compiles anew."""
