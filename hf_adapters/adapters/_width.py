@@ -1,0 +1,113 @@
+"""Which axes of a model have a width that does not fill whole sticks, and what has to be padded with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from hf_adapters.adapters import _probe
+from hf_adapters.adapters._heads import projections
+from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
+from hf_adapters.adapters._sticks import Spread, has_plan, is_whole, round_up
+from hf_adapters.adapters.layer_norm import eps_of
+from hf_adapters.adapters.rms_norm import variant_of
+
+
+@dataclass
+class WidthPlan:
+    """What has to be padded, all of it or nothing.
+
+    Attributes:
+        linears: path -> (plan of the output features, plan of the input features).
+        norms: path -> width.
+        tables: path -> width.
+        widths: every width that is padded.
+    """
+
+    linears: dict[str, tuple[Spread | None, Spread | None]] = field(default_factory=dict)
+    norms: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)
+    widths: frozenset[int] = frozenset()
+
+    @property
+    def stream(self) -> tuple[int, ...]:
+        """Widths that leave the model: those of norms and tables; without any of these, all of them."""
+        return tuple(sorted({*self.norms.values(), *self.tables.values()} or self.widths))
+
+
+def whole(width: int) -> Spread:
+    """Plan that pads one block of ``width``."""
+    return (1, width, round_up(width))
+
+
+def plan_widths(model: nn.Module) -> WidthPlan | None:
+    """What to pad so that every Linear contracts over whole sticks; None when nothing has to or not all of it can.
+
+    A width is padded wherever it occurs: in the residual stream, or between two projections of a feed-forward network.
+    Zeros stay zeros through norms (with the true count), residual additions and products, and meet zero columns.
+    """
+    linears = {p: m for p, m in model.named_modules() if isinstance(m, nn.Linear)}
+    crooked = {m.in_features for m in linears.values() if not is_whole(m.in_features) and not has_plan(m, 1)}
+    if not crooked or not _heads_settled(model, crooked):
+        return None
+    plan = WidthPlan(widths=frozenset(crooked))
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            rows, columns = _rows(model, path, module, crooked), _columns(module, crooked)
+            if rows or columns:
+                plan.linears[path] = (rows, columns)
+        elif not _add_other(plan, path, module, crooked):
+            return None
+    distinct = {round_up(width) for width in plan.stream}
+    return plan if len(distinct) == len(plan.stream) else None
+
+
+def _heads_settled(model: nn.Module, crooked: set[int]) -> bool:
+    """Projections into heads of such a width are padded head by head, or their heads fill sticks already."""
+    for path, module in model.named_modules():
+        if not any(isinstance(module.__dict__.get(n), int) for n in ("attention_head_size", "head_dim")):
+            continue
+        direct = [c for c in module.children() if isinstance(c, nn.Linear) and c.out_features in crooked]
+        if any(not has_plan(c, 0) and not has_plan(c, 1) for c in direct) and projections(model, path) is not None:
+            return False
+    return True
+
+
+def _rows(model: nn.Module, path: str, linear: nn.Linear, crooked: set[int]) -> Spread | None:
+    if has_plan(linear, 0):
+        return None
+    if linear.out_features in crooked:
+        return whole(linear.out_features)
+    half, rest = divmod(linear.out_features, 2)
+    parent = model.get_submodule(path.rpartition(".")[0])
+    if not rest and half in crooked and "chunk" in _probe.code_names(type(parent).forward):
+        return (2, half, round_up(half))
+    return None
+
+
+def _columns(linear: nn.Linear, crooked: set[int]) -> Spread | None:
+    return None if has_plan(linear, 1) or linear.in_features not in crooked else whole(linear.in_features)
+
+
+def _add_other(plan: WidthPlan, path: str, module: nn.Module, crooked: set[int]) -> bool:
+    """Adds a table or a norm to the plan; False when the module holds such a width in a way nobody knows."""
+    own = [p for p in module._parameters.values() if p is not None]
+    sizes = {p.shape[-1] for p in own if p.dim()} & crooked
+    if isinstance(module, nn.LayerNorm):
+        sizes = set(module.normalized_shape[-1:]) & crooked
+    if not sizes:
+        return True
+    width = sizes.pop()
+    if isinstance(module, nn.Embedding):
+        plan.tables[path] = width
+        return nn.Embedding in type(module).__mro__ and _plain_table(module)
+    if isinstance(module, (TwoPassLayerNorm, ProductRMSNorm)) or eps_of(module) or variant_of(module):
+        plan.norms[path] = width
+        return getattr(module, "weight", None) is not None
+    return False
+
+
+def _plain_table(module: nn.Embedding) -> bool:
+    """The table only looks rows up (scaled or otherwise changed ones are left alone)."""
+    return not any(b is not None for b in module._buffers.values()) and module.max_norm is None

@@ -1,0 +1,145 @@
+"""Hidden and feed-forward sizes that do not fill whole sticks, padded with zeros."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hf_adapters.adapters._sticks import pad_linear, round_up, spread_table
+from hf_adapters.adapters._width import plan_widths, whole
+from hf_adapters.adapters.rms_norm import pad_any_norm
+from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
+
+
+class PaddedTable(nn.Module):
+    """Mixin for embedding tables: looks rows up in a copy with zeros at their end.
+
+    Attributes:
+        padded_table: ``[entries, padded width]``, derived.
+    """
+
+    padded_table: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Ids ``[...]`` -> ``[..., padded width]``."""
+        if self.padded_table.shape[0] == 1:
+            return self.padded_table.expand(*input.shape, self.padded_table.shape[1])
+        return F.embedding(input, self.padded_table, self.padding_idx)
+
+
+class CroppedOutputs(nn.Module):
+    """Mixin for the model itself: embeddings given are widened, features returned are cut to their true width.
+
+    Attributes:
+        true_widths: padded width -> true width.
+    """
+
+    keeps_signature = True
+    true_widths: dict[int, int]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As stock; layers inside see and return padded states."""
+        given = kwargs.get("inputs_embeds")
+        if isinstance(given, Tensor) and given.shape[-1] in self.true_widths.values():
+            missing = round_up(given.shape[-1]) - given.shape[-1]
+            kwargs["inputs_embeds"] = F.pad(given.cpu(), (0, missing)).to(given.device)
+        return crop(super().forward(*args, **kwargs), self.true_widths)  # type: ignore[misc]
+
+
+def crop(value: Any, true_widths: Mapping[int, int]) -> Any:
+    """Cuts the feature axis of every tensor of rank 1 to 3 in a model output; attention weights have rank 4."""
+    if isinstance(value, Tensor):
+        width = true_widths.get(value.shape[-1]) if 1 <= value.dim() <= 3 and value.is_floating_point() else None
+        return value if width is None else value[..., :width]
+    if isinstance(value, Mapping):
+        items = {name: crop(item, true_widths) for name, item in value.items()}
+        return type(value)(**items) if hasattr(value, "to_tuple") else type(value)(items)  # type: ignore[call-arg]
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(crop(item, true_widths) for item in value)
+    return value
+
+
+def _sites(model: nn.Module) -> list[Site]:
+    plan = plan_widths(model)
+    if plan is None:
+        return []
+    found = []
+    for path, (rows, columns) in plan.linears.items():
+        linear = model.get_submodule(path)
+        before = f"Linear {linear.in_features} -> {linear.out_features}"
+        meta = {"rows": rows, "columns": columns}
+        found.append(Site(path=path, kind="linear", before=before, after="zero-padded to whole sticks", meta=meta))
+    for kind, modules in (("norm", plan.norms), ("table", plan.tables)):
+        for path, width in modules.items():
+            meta = {"width": width}
+            after = f"rows of {round_up(width)}, {width} of them real"
+            found.append(Site(path=path, kind=kind, before=f"rows of {width}", after=after, meta=meta))
+    widths = {round_up(width): width for width in plan.stream}
+    found.append(Site(path="", kind="outputs", before="padded features", after="cut", meta={"widths": widths}))
+    return found
+
+
+def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
+    module = model.get_submodule(site.path)
+    if site.kind == "linear" and isinstance(module, nn.Linear):
+        pad_linear(patcher, module, rows=site.meta["rows"], columns=site.meta["columns"])
+    elif site.kind == "norm":
+        pad_any_norm(patcher, module, site.meta["width"], round_up(site.meta["width"]))
+    elif site.kind == "table":
+        patcher.swap_class(module, PaddedTable)
+        patcher.derive(module, "padded_table", ("weight",), spread_table, plan=whole(site.meta["width"]))
+    else:
+        patcher.swap_class(module, CroppedOutputs, true_widths=dict(site.meta["widths"]))
+
+
+class _Block(nn.Module):
+    """Example: a norm and a feed-forward network of crooked sizes, gated or not."""
+
+    def __init__(self, gated: bool) -> None:
+        super().__init__()
+        self.gated = gated
+        self.table = nn.Embedding(9, 70)
+        self.norm = nn.LayerNorm(70)
+        self.up = nn.Linear(70, 200 if gated else 100)
+        self.down = nn.Linear(100, 70)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states = self.norm(self.table(input_ids))
+        inner = self.up(states)
+        if self.gated:
+            first, gate = inner.chunk(2, dim=-1)
+            return states + self.down(F.gelu(first) * gate)
+        return states + self.down(F.gelu(inner))
+
+
+def _block(gated: bool) -> nn.Module:
+    torch.manual_seed(8)
+    return _Block(gated).double().eval()
+
+
+def _block_inputs() -> dict[str, Tensor]:
+    return {"input_ids": torch.arange(9).view(3, 3)}
+
+
+def _examples() -> list[Example]:
+    return [
+        Example("feed_forward", functools.partial(_block, False), _block_inputs),
+        Example("gated", functools.partial(_block, True), _block_inputs),
+    ]
+
+
+ADAPTER = Adapter(
+    name="width_padding",
+    summary="Hidden and feed-forward sizes padded with zeros to whole sticks, norms dividing by the true count.",
+    rules=("matmul-k-stick",),
+    equivalence="padded",
+    sites=_sites,
+    apply=_apply,
+    examples=_examples,
+    order=70,
+)
