@@ -213,7 +213,7 @@ INDEXING = (
         name="index-copy-default-layout",
         fn=lambda x, i, v: x.index_copy(0, i, v),
         inputs=lambda: (halves((64, 8, 128))[0], torch.tensor([5]), halves((1, 8, 128))[0]),
-        expect=INDIRECT,
+        expect=f"{INDIRECT}|index-duplicate",
         source="D5.4, #3705: the indexed dim must be device dim 0",
     ),
     Probe(
