@@ -44,7 +44,12 @@ def build_program(name: str, graph: Graph, ops: list[Op], kept: frozenset[str]) 
 def _spec(buffer: Buffer, kind: TensorKind, address: int | None) -> TensorSpec:
     assert buffer.layout is not None
     return TensorSpec(
-        name=buffer.name, kind=kind, dtype=buffer.dtype, size=buffer.size, stride=buffer.stride, layout=buffer.layout,
+        name=buffer.name,
+        kind=kind,
+        dtype=buffer.dtype,
+        size=buffer.size,
+        stride=buffer.stride,
+        layout=buffer.layout,
         lx_address=address,
     )
 
@@ -77,7 +82,9 @@ def _check_dtypes(ops: list[Op]) -> None:
 
 
 def _is_cast(op: Op, operand: Operand) -> bool:
-    return op.name in ("dl16tofp32", "fp32todl16", "identity", "fill") or (op.name == "gather" and operand is not op.inputs[0])
+    return op.name in ("dl16tofp32", "fp32todl16", "identity", "fill") or (
+        op.name == "gather" and operand is not op.inputs[0]
+    )
 
 
 def _family(name: str) -> str:

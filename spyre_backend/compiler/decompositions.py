@@ -39,7 +39,7 @@ def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """D5.3: amax, sub, exp, sum, div in the input's own dtype (the leak of D1.5 comes from exp)."""
     if half_to_float:
         x = x.to(torch.float32)
-    shifted = (x - x.amax(dim, keepdim=True)).exp()
+    shifted: Tensor = (x - x.amax(dim, keepdim=True)).exp()
     return shifted / shifted.sum(dim, keepdim=True)
 
 
@@ -53,7 +53,7 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
 
 def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """D5.1: mm + add; alpha and beta other than 1 become multiplications."""
-    product = aten.mm.default(a, b)
+    product: Tensor = aten.mm.default(a, b)
     if alpha != 1:
         product = product * alpha
     return product + (bias if beta == 1 else bias * beta)
@@ -61,7 +61,7 @@ def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float =
 
 def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """D5.1: bmm + add."""
-    product = aten.bmm.default(a, b)
+    product: Tensor = aten.bmm.default(a, b)
     if alpha != 1:
         product = product * alpha
     return product + (bias if beta == 1 else bias * beta)
@@ -92,7 +92,9 @@ def scaled_dot_product_attention(
     A causal mask is made on the CPU (tril runs there, D5.2); dropout is refused.
     """
     if dropout_p > 0:
-        raise refuse("dropout", op="aten.scaled_dot_product_attention.default", shapes=[query.shape], dtypes=[query.dtype])
+        raise refuse(
+            "dropout", op="aten.scaled_dot_product_attention.default", shapes=[query.shape], dtypes=[query.dtype]
+        )
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (_expand_heads(t, groups) for t in (key, value))

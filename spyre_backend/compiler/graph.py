@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 
 from spyre_backend.program import Op, Operand, StickLayout
 
-EPS_BY_DTYPE = {"float16": 64, "bfloat16": 64, "bool": 64, "float32": 32, "int32": 32, "int64": 32, "int8": 128, "float8_e4m3fn": 128}
+EPS_BY_DTYPE = {
+    "float16": 64,
+    "bfloat16": 64,
+    "bool": 64,
+    "float32": 32,
+    "int32": 32,
+    "int64": 32,
+    "int8": 128,
+    "float8_e4m3fn": 128,
+}
 """Elements in a stick of 128 bytes, by host dtype (fixed constants block and D1.6: int64 is held as int32)."""
 
 DEVICE_ITEMSIZE = {name: 128 // eps for name, eps in EPS_BY_DTYPE.items()}
@@ -83,7 +92,9 @@ def describe_op(op: Op) -> str:
     attrs = f" {op.attrs}" if op.attrs else ""
     split = f" split={list(op.split)}" if op.split else ""
     place = " at ".join(part for part in (op.origin.aten, op.origin.module_path) if part)
-    return f"{op.name}[{space}] {_describe_input(op.output)} <- {inputs}{attrs}{split}" + (f"  # {place}" if place else "")
+    return f"{op.name}[{space}] {_describe_input(op.output)} <- {inputs}{attrs}{split}" + (
+        f"  # {place}" if place else ""
+    )
 
 
 def _describe_input(item: object) -> str:

@@ -62,7 +62,9 @@ class SpyreInterface(DeviceInterface):
         from spyre_backend import capabilities
 
         limits = capabilities.current().limits
-        return SimpleNamespace(multi_processor_count=limits.num_cores, total_memory=limits.dram_bytes, name="spyre", type="spyre")
+        return SimpleNamespace(
+            multi_processor_count=limits.num_cores, total_memory=limits.dram_bytes, name="spyre", type="spyre"
+        )
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:

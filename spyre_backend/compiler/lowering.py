@@ -16,10 +16,9 @@ from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor import lowering as stock
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import ReductionHint, TensorBox
-from torch._inductor.virtualized import V, ops
-
-
+from torch._inductor.ir import TensorBox
+from torch._inductor.runtime.hints import ReductionHint
+from torch._inductor.virtualized import ops
 
 from spyre_backend.compiler.errors import CompileRefusal, refuse
 from spyre_backend.compiler.origins import origin_of
@@ -78,12 +77,12 @@ def _make_reduction(
     like: TensorBox, kind: str, ranges: list[Any], reduced: list[Any], inner_fn: Callable[..., Any], dtype: torch.dtype
 ) -> TensorBox:
     node = ir.Reduction(
-        device=like.get_device(),
+        device=like.get_device_or_error(),
         dtype=dtype,
         inner_fn=inner_fn,
         ranges=ranges,
         reduction_ranges=reduced,
-        reduction_type=kind,
+        reduction_type=kind,  # type: ignore[arg-type]  # the device's own kinds
         src_dtype=like.get_dtype(),
         reduction_hint=ReductionHint.DEFAULT,
     )
@@ -99,9 +98,10 @@ def _pointwise(name: str, x: TensorBox, *others: TensorBox, **attrs: Any) -> Ten
     return _make_pointwise(x, inner_fn, x.get_size(), x.get_dtype())
 
 
-def _make_pointwise(like: TensorBox, inner_fn: Callable[..., Any], ranges: Sequence[Any], dtype: torch.dtype) -> TensorBox:
-    node = ir.Pointwise.create(device=like.get_device(), dtype=dtype, inner_fn=inner_fn, ranges=list(ranges))
-    return node
+def _make_pointwise(
+    like: TensorBox, inner_fn: Callable[..., Any], ranges: Sequence[Any], dtype: torch.dtype
+) -> TensorBox:
+    return ir.Pointwise.create(device=like.get_device_or_error(), dtype=dtype, inner_fn=inner_fn, ranges=list(ranges))
 
 
 def _axes(x: TensorBox, dim: Any) -> list[int]:
@@ -158,7 +158,9 @@ def lower_matmul(a: TensorBox, b: TensorBox) -> TensorBox:
     load_a, load_b = a.make_loader(), b.make_loader()
     ranges = [*batch, rows, columns]
     if width == 1:
-        return _make_pointwise(a, lambda i: ops.mul(load_a([*i[:-1], 0]), load_b([*i[:-2], 0, i[-1]])), ranges, a.get_dtype())
+        return _make_pointwise(
+            a, lambda i: ops.mul(load_a([*i[:-1], 0]), load_b([*i[:-2], 0, i[-1]])), ranges, a.get_dtype()
+        )
 
     def inner_fn(index: Sequence[Any], rindex: Sequence[Any]) -> Any:
         *outer, m, n = index
@@ -177,8 +179,14 @@ def lower_layer_norm(
     square = _realized(_reduction("exx2_meansq", x, [-1], True))
     scale = _realized(_pointwise("layernormscale", mean, square, eps=eps))
     size = x.get_size()
-    ones = weight if weight is not None else _realized(stock.full([size[-1]], 1.0, dtype=x.get_dtype(), device=x.get_device()))
-    zeros = bias if bias is not None else _realized(stock.full([size[-1]], 0.0, dtype=x.get_dtype(), device=x.get_device()))
+    ones = (
+        weight
+        if weight is not None
+        else _realized(stock.full([size[-1]], 1.0, dtype=x.get_dtype(), device=x.get_device()))
+    )
+    zeros = (
+        bias if bias is not None else _realized(stock.full([size[-1]], 0.0, dtype=x.get_dtype(), device=x.get_device()))
+    )
     wide = [stock.expand(t, size) for t in (mean, scale, ones, zeros)]
     return _pointwise("layernormnorm", x, *wide), mean, scale
 
@@ -198,7 +206,7 @@ def lower_clamp(x: TensorBox, low: Any = None, high: Any = None) -> TensorBox:
     return _pointwise("clip", x, **attrs)
 
 
-def lower_cat(tensors: Sequence[TensorBox], dim: int = 0) -> TensorBox:
+def lower_cat(tensors: Sequence[TensorBox], dim: int = 0) -> Any:
     """aten.cat: an empty tensor and one slice copy for each input (D2.4)."""
     kept = [t for t in tensors if not (len(t.get_size()) == 1 and t.get_size()[0] == 0)] or list(tensors)
     dtype = kept[0].get_dtype()
@@ -257,7 +265,9 @@ def lower_pow(x: TensorBox, exponent: float) -> TensorBox:
     return _pointwise("powi", x, exponent=int(exponent))
 
 
-def lower_topk(x: TensorBox, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[TensorBox, TensorBox]:
+def lower_topk(
+    x: TensorBox, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[TensorBox, TensorBox]:
     """aten.topk along the stick: values, and indices (D5.3)."""
     x.realize()
     *outer, width = x.get_size()
@@ -280,7 +290,7 @@ def _unary(name: str) -> Callable[..., TensorBox]:
     return lower
 
 
-def lower_softplus(x: TensorBox, beta: float = 1, threshold: float = 20) -> TensorBox:
+def lower_softplus(x: TensorBox, beta: float = 1, threshold: float = 20) -> Any:
     """aten.softplus; beta other than 1 is scaled around it (#1882 in D1.5)."""
     if beta == 1:
         return _pointwise("softplus", x)
@@ -323,16 +333,20 @@ LOWERINGS: dict[Any, Callable[..., Any]] = {
 
 def fall_back(target: Any, args: Any, kwargs: Any) -> Any:
     """Leave ``target`` to its eager kernel: it runs on the host and is counted when the graph runs."""
-    return stock.fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)
+    handler: Callable[..., Any] = stock.fallback_handler(target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+    return handler(*args, **kwargs)
 
 
 def is_device_graph(graph: GraphLowering) -> bool:
     """Whether the graph holds any tensor on the device."""
-    known = getattr(graph, "_spyre_graph", None)
-    if known is None:
-        known = any(_on_device(node.meta.get("val")) for node in graph.module.graph.nodes)
-        graph._spyre_graph = known
-    return bool(known)
+    return any(_on_device(node.meta.get("val")) for node in fx_graph(graph).nodes)
+
+
+def fx_graph(graph: GraphLowering) -> torch.fx.Graph:
+    """The FX graph that Inductor lowers."""
+    found = graph.module.graph
+    assert isinstance(found, torch.fx.Graph)
+    return found
 
 
 def _on_device(value: Any) -> bool:
@@ -348,7 +362,7 @@ def _realize_results(value: Any) -> None:
 
 
 def _call_function(self: GraphLowering, stock_call: Callable[..., Any], target: Any, args: Any, kwargs: Any) -> Any:
-    node = V.get_current_node() if hasattr(V, "get_current_node") else self.current_node
+    node = self.current_node
     if not isinstance(target, torch._ops.OpOverload) or not _touches_device(node):
         return stock_call(self, target, args, kwargs)
     lower = LOWERINGS.get(target)
@@ -385,7 +399,11 @@ def install() -> None:
     if getattr(GraphLowering, "_spyre_installed", False):
         return
     declare_functions()
-    stock_call, stock_run, stock_module = GraphLowering.call_function, GraphLowering.run, GraphLowering.compile_to_module
+    stock_call, stock_run, stock_module = (
+        GraphLowering.call_function,
+        GraphLowering.run,
+        GraphLowering.compile_to_module,
+    )
 
     def call_function(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
         return _call_function(self, stock_call, target, args, kwargs)
@@ -398,15 +416,9 @@ def install() -> None:
         with _settings(self):
             return stock_module(self)
 
-    GraphLowering.call_function = call_function
-    GraphLowering.run = run
-    GraphLowering.compile_to_module = compile_to_module
-    GraphLowering._spyre_installed = True
+    for name, method in (("call_function", call_function), ("run", run), ("compile_to_module", compile_to_module)):
+        setattr(GraphLowering, name, method)
+    GraphLowering._spyre_installed = True  # type: ignore[attr-defined]
 
 
-def describe(graph: GraphLowering) -> str:
-    """The realised buffers of a lowered graph, one line each."""
-    return "\n".join(f"{op.get_name()}: {type(op).__name__} {getattr(op, 'layout', '')}" for op in graph.operations)
-
-
-__all__ = ["CONFIG", "LOWERINGS", "describe", "fall_back", "install", "is_device_graph"]
+__all__ = ["CONFIG", "LOWERINGS", "fall_back", "fx_graph", "install", "is_device_graph"]

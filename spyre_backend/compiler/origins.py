@@ -26,7 +26,9 @@ def _module_path(node: Node) -> str | None:
         return None
     path, kind = list(stack.values())[-1]
     path = re.sub(r"^L\['self'\]\.?", "", str(path))
-    path = re.sub(r"\._modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]", lambda m: "." + next(g for g in m.groups() if g), path)
+    path = re.sub(
+        r"\._modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]", lambda m: "." + next(g for g in m.groups() if g), path
+    )
     name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
     return f"{path.strip('.') or '<root>'} ({name.rsplit('.', 1)[-1]})"
 

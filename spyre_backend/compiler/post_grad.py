@@ -58,7 +58,7 @@ class OperatorTable(CustomGraphModulePass):
 def source_digest() -> str:
     """Hash of the compiler's own sources: a changed compiler never reuses an older one's graphs."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")) + [Path(program.__file__)]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(program.__file__)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -38,7 +38,11 @@ def arguments(node: Node) -> dict[str, Any]:
 def _refusal(node: Node, rule: str, detail: str) -> CompileRefusal:
     values = [v for v in arguments(node).values() if isinstance(v, torch.Tensor)]
     return refuse(
-        rule, op=str(node.target), detail=detail, shapes=[v.shape for v in values], dtypes=[v.dtype for v in values],
+        rule,
+        op=str(node.target),
+        detail=detail,
+        shapes=[v.shape for v in values],
+        dtypes=[v.dtype for v in values],
         origin=origin_of(node),
     )
 
@@ -50,21 +54,33 @@ def matmul(node: Node, entry: OperatorEntry) -> None:
     width, columns = a.shape[-1], b.shape[-1]
     allowed = {getattr(torch, name) for name in entry.params["dtypes"]}
     if a.dtype not in allowed or b.dtype not in allowed:
-        raise _refusal(node, "matmul-dtype", f"matmul of {a.dtype} and {b.dtype}: only {sorted(entry.params['dtypes'])}")
+        raise _refusal(
+            node, "matmul-dtype", f"matmul of {a.dtype} and {b.dtype}: only {sorted(entry.params['dtypes'])}"
+        )
     if width == 1:
         return
     if columns < entry.params["min_out_features"]:
-        raise _refusal(node, "matmul-out-one", f"cannot restickify any input layout of {node.args[0]} to carry x_var=d1: N={columns}")
+        raise _refusal(
+            node,
+            "matmul-out-one",
+            f"cannot restickify any input layout of {node.args[0]} to carry x_var=d1: N={columns}",
+        )
     multiple = entry.params["k_multiple"]
     if width % multiple:
-        raise _refusal(node, "matmul-k-stick", f"Could not find any suitable dimension mapping: K={width} is not a multiple of {multiple}")
+        raise _refusal(
+            node,
+            "matmul-k-stick",
+            f"Could not find any suitable dimension mapping: K={width} is not a multiple of {multiple}",
+        )
 
 
 def power(node: Node, entry: OperatorEntry) -> None:
     """Scalar exponents: the integers of ``params`` by squaring, nothing else."""
     exponent = arguments(node)["exponent"]
     if entry.compiled == "unsupported":
-        raise _refusal(node, entry.rule, f"pow(x, {exponent}) is not lowered in release {capabilities.current().release}")
+        raise _refusal(
+            node, entry.rule, f"pow(x, {exponent}) is not lowered in release {capabilities.current().release}"
+        )
     whole = float(exponent).is_integer() and entry.params["exponent_min"] <= exponent <= entry.params["exponent_max"]
     if not whole:
         raise _refusal(node, entry.rule, f"pow(x, {exponent}): exponents 1 to {entry.params['exponent_max']} only")
@@ -74,11 +90,7 @@ def compare(node: Node, entry: OperatorEntry) -> None:
     """D5.2: an int64 tensor against a Python integer is refused; int32 comparisons cannot make a bool."""
     given = arguments(node)
     x, other = given["self"], given["other"]
-    if isinstance(other, torch.Tensor):
-        other_dtype = other.dtype
-    else:
-        other_dtype = None
-    if x.dtype == torch.int64 and other_dtype is None:
+    if x.dtype == torch.int64 and not isinstance(other, torch.Tensor):
         raise _refusal(node, "int64-compare-scalar", f"Constant(value={other}, dtype=torch.int64) to {entry.device_op}")
     rule = capabilities.current().dtypes.rule_for(entry.device_op or "equal", str(x.dtype).removeprefix("torch."))
     if rule is not None and x.dtype != torch.bool:
@@ -96,7 +108,9 @@ def where(node: Node, entry: OperatorEntry) -> None:
     shapes = [(1,) * (rank - v.dim()) + tuple(v.shape) for v in values if v.dim()]
     for a in shapes:
         for b in shapes:
-            if a[-1] == 1 < b[-1] and any(x > 1 and y == 1 and n > 1 for x, y, n in zip(a[:-1], b[:-1], result.shape[:-1], strict=True)):
+            if a[-1] == 1 < b[-1] and any(
+                x > 1 and y == 1 and n > 1 for x, y, n in zip(a[:-1], b[:-1], result.shape[:-1], strict=True)
+            ):
                 raise _refusal(node, "double-broadcast", f"no stick scatter: {list(a)} x {list(b)}")
 
 
@@ -157,7 +171,9 @@ def slice_scatter(node: Node, entry: OperatorEntry) -> None:
     """D2.7: unit step only."""
     step = arguments(node)["step"]
     if step != entry.params["step"]:
-        detail = f"slice_scatter with step={step} is not supported on Spyre (only unit step maps to a SliceView mutation)"
+        detail = (
+            f"slice_scatter with step={step} is not supported on Spyre (only unit step maps to a SliceView mutation)"
+        )
         raise _refusal(node, entry.rule, detail)
 
 
@@ -168,7 +184,9 @@ def pad(node: Node, entry: OperatorEntry) -> None:
     if not given["pad"] or not any(given["pad"][:2]) or capabilities.current().settings.pad_partial_stick == "allow":
         return
     if extent % entry.params["stick_multiple"] or given["pad"][0] % entry.params["stick_multiple"]:
-        raise _refusal(node, entry.rule, f"pad of a last dim of {extent} by {list(given['pad'][:2])} begins inside a stick")
+        raise _refusal(
+            node, entry.rule, f"pad of a last dim of {extent} by {list(given['pad'][:2])} begins inside a stick"
+        )
 
 
 def cat(node: Node, entry: OperatorEntry) -> None:
@@ -177,8 +195,8 @@ def cat(node: Node, entry: OperatorEntry) -> None:
         return
     pieces = node.args[0]
     value = node.meta["val"]
-    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    if not isinstance(pieces, (list, tuple)) or int(dim) % value.dim() != value.dim() - 1:  # type: ignore[call-overload]
+    dim = int(arguments(node)["dim"])
+    if not isinstance(pieces, (list, tuple)) or dim % value.dim() != value.dim() - 1:
         return
     sources = [_sliced_source(p) for p in pieces if isinstance(p, Node)]
     known = [s for s in sources if s is not None]
@@ -212,7 +230,11 @@ def index(node: Node, entry: OperatorEntry) -> None:
     given = arguments(node)
     indices = [i for i in given["indices"] if i is not None]
     good = len(indices) == 1 and given["indices"][0] is not None
-    good = good and str(indices[0].dtype) == f"torch.{entry.params['index_dtype']}" and indices[0].dim() == entry.params["index_rank"]
+    good = (
+        good
+        and str(indices[0].dtype) == f"torch.{entry.params['index_dtype']}"
+        and indices[0].dim() == entry.params["index_rank"]
+    )
     if not good:
         raise _refusal(node, entry.rule, f"index with {[(tuple(i.shape), str(i.dtype)) for i in indices]}")
 
@@ -220,7 +242,7 @@ def index(node: Node, entry: OperatorEntry) -> None:
 def embedding(node: Node, entry: OperatorEntry) -> None:
     """D5.4: rows of a table of at least ``rows_min``, along dim 0."""
     given = arguments(node)
-    table = given.get("weight") if "weight" in given else given["self"]
+    table: torch.Tensor = given["weight"] if "weight" in given else given["self"]
     if table.shape[0] < entry.params["rows_min"] or given.get("dim", 0) != entry.params["dim"]:
         raise _refusal(node, entry.rule, f"a table of {table.shape[0]} rows asks for two incompatible sticks")
 

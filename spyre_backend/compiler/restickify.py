@@ -106,7 +106,9 @@ def _text(error: IllegalAccess) -> str:
     )
 
 
-def _aligned_alternative(state: Placement, op: Op, operand: Operand, buffer: Buffer) -> tuple[Operand, int | None] | None:
+def _aligned_alternative(
+    state: Placement, op: Op, operand: Operand, buffer: Buffer
+) -> tuple[Operand, int | None] | None:
     """Move the base of a misaligned slice so that another dim of whole sticks runs along the stick."""
     if buffer.stride != contiguous_strides(buffer.size):
         return None
@@ -115,7 +117,11 @@ def _aligned_alternative(state: Placement, op: Op, operand: Operand, buffer: Buf
         if dim == buffer.layout.stick_dim or buffer.size[dim] % buffer.eps:
             continue
         moved = Buffer(
-            name="probe", dtype=buffer.dtype, size=buffer.size, stride=buffer.stride, external=False,
+            name="probe",
+            dtype=buffer.dtype,
+            size=buffer.size,
+            stride=buffer.stride,
+            external=False,
             layout=layout_of(buffer, dim),
         )
         try:
@@ -143,7 +149,9 @@ def _move(state: Placement, op: Op, operand: Operand, dims: Sequence[int], stick
             source = replace(source, stick=stick_variable(source, size, where))
         except IllegalAccess as error:
             raise _error(op, error.rule, _text(error)) from None
-        target = Operand(tensor=buffer.name, strides=buffer.stride, offset=0, dtype=operand.dtype, stick=kept.index(stick))
+        target = Operand(
+            tensor=buffer.name, strides=buffer.stride, offset=0, dtype=operand.dtype, stick=kept.index(stick)
+        )
         move = Op(name="ReStickifyOpHBM", dims=size, reduced=0, inputs=(source,), output=target, origin=op.origin)
         state.ops.append(move)
         state.notes.append(
@@ -167,7 +175,11 @@ def _with_stick(state: Placement, op: Op, operand: Operand, stick: int | None, w
     if current is None and not depends:
         return replace(operand, stick=None)
     if not depends or stick is None:
-        raise _error(op, "double-broadcast", f"no stick scatter: {operand.tensor} runs along d{current}, the result along d{stick}")
+        raise _error(
+            op,
+            "double-broadcast",
+            f"no stick scatter: {operand.tensor} runs along d{current}, the result along d{stick}",
+        )
     return _move(state, op, operand, op.dims, stick, why)
 
 
@@ -251,7 +263,11 @@ def _place_pointwise(state: Placement, op: Op) -> None:
     best = ranked[0]
     if _cost(op, accesses, best) == math.inf:
         sticks = [f"{o.tensor} along {'nothing' if v is None else f'd{v}'}" for o, v in accesses]
-        raise _error(op, "double-broadcast", f"no stick scatter, no mechanism to resolve stick incompatibility: {'; '.join(sticks)}")
+        raise _error(
+            op,
+            "double-broadcast",
+            f"no stick scatter, no mechanism to resolve stick incompatibility: {'; '.join(sticks)}",
+        )
     _finish(state, op, _matched(state, op, lambda o: _with_stick(state, op, o, best, "operands disagree")), best)
 
 
@@ -296,7 +312,9 @@ def _place_matmul(state: Placement, op: Op) -> None:
     if op.dims[width] % eps:
         raise _error(op, "matmul-k-stick", f"Could not find any suitable dimension mapping: K={op.dims[width]}")
     if op.dims[columns] < 2:
-        raise _error(op, "matmul-out-one", f"cannot restickify any input layout of {b.tensor} to carry x_var=d{columns}")
+        raise _error(
+            op, "matmul-out-one", f"cannot restickify any input layout of {b.tensor} to carry x_var=d{columns}"
+        )
     del rows
     left = _with_stick(state, op, a, width, "matmul A runs along K")
     right = _with_stick(state, op, b, columns, "matmul B runs along N")

@@ -7,15 +7,16 @@ from typing import Any
 
 import sympy
 import torch
-
 from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-from torch._inductor.scheduler import BaseScheduling, BaseSchedulerNode, Scheduler, SchedulerNode
+from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, Scheduler, SchedulerNode
 from torch._inductor.virtualized import V
 
+from spyre_backend import capabilities
 from spyre_backend.compiler import bundle, division, restickify, stages
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.graph import operands
+from spyre_backend.compiler.lowering import fx_graph
 from spyre_backend.compiler.trace import root_buffer
 from spyre_backend.compiler.translate import Translator
 from spyre_backend.program import Op, Program
@@ -46,7 +47,7 @@ class SpyreScheduling(BaseScheduling):
 
     def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[tuple[sympy.Expr, ...], ...]:
         """Products of the iteration sizes, as SIMDScheduling gives them."""
-        return tuple(V.graph.sizevars.simplify(sympy.prod(s)) for s in sizes)  # type: ignore[misc]
+        return tuple(V.graph.sizevars.simplify(sympy.prod(s)) for s in sizes)
 
     def codegen_node(self, node: Any) -> None:
         """Take ``node`` into the bundle under way."""
@@ -68,7 +69,9 @@ class SpyreScheduling(BaseScheduling):
         exported = self._exported(nodes)
         self._record("lowering", graph.describe())
         notes = restickify.place(graph, exported)
-        self._record("stick-layouts", "\n".join(f"{b.name}: {b.size} {b.layout}" for b in graph.buffers.values() if b.layout))
+        self._record(
+            "stick-layouts", "\n".join(f"{b.name}: {b.size} {b.layout}" for b in graph.buffers.values() if b.layout)
+        )
         self._record("restickify", "\n".join(notes) or "nothing moved")
         division.divide(graph)
         self._record("work-division", graph.describe())
@@ -76,7 +79,9 @@ class SpyreScheduling(BaseScheduling):
         program = bundle.build_program(f"sdsc_fused_{len(self.kernels)}", graph, graph.ops, kept)
         resident = {s.name: s.lx_address for s in program.tensors if s.lx_address is not None}
         self._record("scratchpad", "\n".join(f"{n}: LX {a}" for n, a in resident.items()) or "nothing resident")
-        self._record("bundling", f"{program.name}: {len(program.ops)} operations, arguments {', '.join(program.arguments)}")
+        self._record(
+            "bundling", f"{program.name}: {len(program.ops)} operations, arguments {', '.join(program.arguments)}"
+        )
         self._record("program", program.to_json())
         self._emit(nodes, program, kept)
 
@@ -121,18 +126,17 @@ class SpyreScheduling(BaseScheduling):
             if len(self.kernels) == 1:
                 wrapper.imports.writeline("from spyre_backend.runtime.launch import load_program")
             wrapper.header.writeline(f"{self.kernels[digest]} = load_program({program.to_json()!r})")
-        wrapper.writeline(f"{self.kernels[digest]}.launch({', '.join(program.arguments)})")
+        call = f"{self.kernels[digest]}.launch({', '.join(program.arguments)})"
+        wrapper.writeline(call)  # type: ignore[no-untyped-call]
         assert self.scheduler is not None
         self.scheduler.free_buffers()
 
 
 def _check_inputs() -> None:
     """Graph inputs that are views beginning inside a stick are refused by releases that cannot take them (D2.7)."""
-    from spyre_backend import capabilities
-
     if capabilities.current().settings.graph_input_mid_stick:
         return
-    for node in V.graph.module.graph.find_nodes(op="placeholder"):
+    for node in fx_graph(V.graph).find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.device.type != "spyre" or not value.dtype.is_floating_point:
             continue
@@ -164,9 +168,12 @@ class SpyrePythonWrapper(PythonWrapperCodegen):
         partition_signatures: Any = None,
     ) -> PythonWrapperCodegen:
         """Wrapper for a graph; subgraphs (control flow) take PyTorch's own."""
-        if is_subgraph:
-            return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
-        return SpyrePythonWrapper()
+        if not is_subgraph:
+            return SpyrePythonWrapper()  # type: ignore[no-untyped-call]
+        made: PythonWrapperCodegen = PythonWrapperCodegen.create(
+            is_subgraph, subgraph_name, parent_wrapper, partition_signatures
+        )
+        return made
 
 
 class SpyreOpOverrides(DeviceOpOverrides):

@@ -45,7 +45,11 @@ def _lives(ops: list[Op], buffers: dict[str, Buffer], temporaries: frozenset[str
                 touched[operand.tensor].append((position, op, operand))
     lives = []
     for name, uses in touched.items():
-        if len(uses) < 2 or any(op.name in NOT_SERVED for _, op, _ in uses) or len({_slices(o, op) for _, op, o in uses}) > 1:
+        if (
+            len(uses) < 2
+            or any(op.name in NOT_SERVED for _, op, _ in uses)
+            or len({_slices(o, op) for _, op, o in uses}) > 1
+        ):
             continue
         layout = buffers[name].layout
         assert layout is not None
@@ -64,7 +68,9 @@ def _slices(operand: Operand, op: Op) -> frozenset[tuple[int, int]]:
 
 def _first_fit(life: Life, placed: list[tuple[Life, int]], limit: int) -> int | None:
     address = 0
-    overlapping = sorted((a, a + other.num_bytes) for other, a in placed if other.first <= life.last and life.first <= other.last)
+    overlapping = sorted(
+        (a, a + other.num_bytes) for other, a in placed if other.first <= life.last and life.first <= other.last
+    )
     for start, end in overlapping:
         if address + life.num_bytes <= start:
             break

@@ -57,7 +57,7 @@ def record(stage: str, graph: str, text: Callable[[], str]) -> None:
     if sink is not None:
         sink.append(entry)
     if _printed(stage):
-        print(f"--- spyre {stage} [{graph}]\n{entry.text}", file=sys.stderr)  # noqa: T201
+        print(f"--- spyre {stage} [{graph}]\n{entry.text}", file=sys.stderr)
 
 
 @contextmanager

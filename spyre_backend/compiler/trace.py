@@ -38,11 +38,23 @@ FROM_INDUCTOR = {
     "lt": "lesserthan",
     "le": "lesserequal",
 }
-SAME_NAME = frozenset(
-    "add sub mul maximum minimum abs neg exp log sqrt rsqrt reciprocal tanh sigmoid floor ceil sign square identity "
-    "logical_and logical_or logical_not".split()
-) | frozenset(DEVICE_FUNCTIONS)
-COMPARISONS = frozenset("equal notequal greaterthan greaterequal lesserthan lesserequal logical_and logical_or logical_not".split())
+LOGIC = frozenset({"logical_and", "logical_or", "logical_not"})
+COMPARISONS = LOGIC | {"equal", "notequal", "greaterthan", "greaterequal", "lesserthan", "lesserequal"}
+BOOL_LOGIC = {
+    "and_": "logical_and",
+    "or_": "logical_or",
+    "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or",
+    "bitwise_not": "logical_not",
+    "invert": "logical_not",
+}
+"""Bit operations of Inductor that are logic on bool, which the device does in fp16 (D5.2)."""
+SAME_NAME = (
+    frozenset({"add", "sub", "mul", "maximum", "minimum", "abs", "neg", "exp", "log", "sqrt", "rsqrt", "reciprocal"})
+    | {"tanh", "sigmoid", "floor", "ceil", "sign", "square", "identity"}
+    | LOGIC
+    | frozenset(DEVICE_FUNCTIONS)
+)
 
 
 def declare_functions() -> None:
@@ -107,7 +119,9 @@ class _Tracer(DefaultHandler):
 
     def _refuse(self, name: str, args: tuple[Any, ...] = ()) -> Exception:
         dtypes = [a.dtype for a in args if isinstance(a, (Load, Constant, Call))]
-        return refuse("op-unsupported", op=name, detail=f"no device function for {name!r}", dtypes=dtypes, origin=self.origin)
+        return refuse(
+            "op-unsupported", op=name, detail=f"no device function for {name!r}", dtypes=dtypes, origin=self.origin
+        )
 
     def load(self, name: str, index: sympy.Expr) -> Value:
         root, offset = root_access(name)
@@ -127,12 +141,17 @@ class _Tracer(DefaultHandler):
         if x.dtype == dtype:
             return x
         if isinstance(x, Constant):
-            return Constant(dtype.is_floating_point and float(x.value) or x.value, dtype)
+            return Constant(float(x.value) if dtype.is_floating_point else x.value, dtype)
         return Call("to_dtype", (x,), dtype)
 
     def indirect_indexing(self, x: Value, size: Any, check: bool = True, wrap_neg: bool = True) -> sympy.Symbol:
         if not isinstance(x, Load):
-            raise refuse("indirect-access", op="indirect_indexing", detail="the index is computed, not stored", origin=self.origin)
+            raise refuse(
+                "indirect-access",
+                op="indirect_indexing",
+                detail="the index is computed, not stored",
+                origin=self.origin,
+            )
         symbol = sympy.Symbol(f"indirect{len(self.indirect)}", integer=True, nonnegative=True)
         self.indirect[symbol] = (x, int(size))
         return symbol
@@ -154,8 +173,8 @@ class _Tracer(DefaultHandler):
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
         function = FROM_INDUCTOR.get(name) or (name if name in SAME_NAME else None)
-        if function is None and name in ("and_", "or_"):
-            function = "logical_and" if name == "and_" else "logical_or"
+        if function is None and all(getattr(a, "dtype", None) is torch.bool for a in args):
+            function = BOOL_LOGIC.get(name)
         if function is None or not all(isinstance(a, (Load, Constant, Call)) for a in args):
             raise self._refuse(name, args)
         attrs = tuple(sorted(kwargs.items()))
@@ -168,7 +187,7 @@ def _result_dtype(function: str, args: tuple[Any, ...]) -> torch.dtype:
     values = args[1:] if function == "where3" else args
     tensors = [a.dtype for a in values if not isinstance(a, Constant)]
     dtypes = tensors or [a.dtype for a in values]
-    result = dtypes[0]
+    result: torch.dtype = dtypes[0]
     for dtype in dtypes[1:]:
         result = torch.promote_types(result, dtype)
     if function == "realdiv" and not result.is_floating_point:
@@ -200,10 +219,16 @@ def read_body(buffer: ir.ComputedBuffer, origin: Origin) -> Body:
     """Run the loop body of ``buffer`` under the tracer, over its full, unsimplified iteration space."""
     data = buffer.data
     if not isinstance(data, (ir.Pointwise, ir.Reduction)):
-        raise refuse("op-unsupported", op=type(data).__name__, detail=f"{type(data).__name__} has no device form", origin=origin)
+        raise refuse(
+            "op-unsupported", op=type(data).__name__, detail=f"{type(data).__name__} has no device form", origin=origin
+        )
     tracer = _Tracer(origin)
-    loops = [(sympy.Symbol(f"d{i}", integer=True, nonnegative=True), int(n)) for i, n in enumerate(data.get_pointwise_size())]
-    inner = [(sympy.Symbol(f"r{i}", integer=True, nonnegative=True), int(n)) for i, n in enumerate(data.get_reduction_size())]
+    loops = [
+        (sympy.Symbol(f"d{i}", integer=True, nonnegative=True), int(n)) for i, n in enumerate(data.get_pointwise_size())
+    ]
+    inner = [
+        (sympy.Symbol(f"r{i}", integer=True, nonnegative=True), int(n)) for i, n in enumerate(data.get_reduction_size())
+    ]
     store = buffer.get_store_function()
     with V.set_ops_handler(tracer):
         if isinstance(data, ir.Reduction):

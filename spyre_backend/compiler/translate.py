@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import sympy
 import torch
@@ -125,7 +126,7 @@ def _buffer_facts(name: str) -> tuple[tuple[int, ...], tuple[int, ...], torch.dt
 
 def _static(extent: object) -> int:
     if isinstance(extent, int) or (isinstance(extent, sympy.Expr) and extent.is_Integer):
-        return int(extent)  # type: ignore[arg-type]
+        return int(extent)
     raise refuse("dynamic-shape", op="dynamic shape", detail=f"size {extent} is not known when compiling")
 
 
@@ -252,8 +253,12 @@ class _BodyTranslator:
             name = "identity"
         if name is None:
             raise refuse(
-                "dtype-cast", op="aten._to_copy.default", detail=f"no device cast from {source} to {target}",
-                shapes=[self.dims], dtypes=[source, target], origin=self.origin,
+                "dtype-cast",
+                op="aten._to_copy.default",
+                detail=f"no device cast from {source} to {target}",
+                shapes=[self.dims],
+                dtypes=[source, target],
+                origin=self.origin,
             )
         self._emit(name, (operand,), output, self.dims)
 
@@ -297,10 +302,15 @@ class _BodyTranslator:
         dims: tuple[int, ...],
         *,
         reduced: int = 0,
-        attrs: dict[str, object] | None = None,
+        attrs: Mapping[str, Any] | None = None,
     ) -> None:
         op = Op(
-            name=name, dims=dims, reduced=reduced, inputs=tuple(inputs), output=output,
-            attrs=attrs or {}, origin=self.origin,  # type: ignore[arg-type]
+            name=name,
+            dims=dims,
+            reduced=reduced,
+            inputs=tuple(inputs),
+            output=output,
+            attrs=dict(attrs or {}),
+            origin=self.origin,
         )
         self.ops.append(op)

@@ -20,15 +20,71 @@ from spyre_backend import _C, capabilities
 from spyre_backend.errors import SpyreUnsupported
 
 POINTWISE = (
-    "add.Tensor sub.Tensor mul.Tensor div.Tensor maximum minimum abs neg exp log sqrt rsqrt reciprocal tanh floor sigmoid relu silu "
-    "softplus gelu clamp eq.Tensor eq.Scalar ne.Tensor ne.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar "
-    "le.Tensor le.Scalar where.self pow.Tensor_Scalar"
-).split()
-IN_PLACE = "add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor neg_ exp_ relu_ clamp_ pow_.Scalar".split()
+    "add.Tensor",
+    "sub.Tensor",
+    "mul.Tensor",
+    "div.Tensor",
+    "maximum",
+    "minimum",
+    "abs",
+    "neg",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "tanh",
+    "floor",
+    "sigmoid",
+    "relu",
+    "silu",
+    "softplus",
+    "gelu",
+    "clamp",
+    "eq.Tensor",
+    "eq.Scalar",
+    "ne.Tensor",
+    "ne.Scalar",
+    "gt.Tensor",
+    "gt.Scalar",
+    "ge.Tensor",
+    "ge.Scalar",
+    "lt.Tensor",
+    "lt.Scalar",
+    "le.Tensor",
+    "le.Scalar",
+    "where.self",
+    "pow.Tensor_Scalar",
+)
+IN_PLACE = (
+    "add_.Tensor",
+    "sub_.Tensor",
+    "mul_.Tensor",
+    "div_.Tensor",
+    "neg_",
+    "exp_",
+    "relu_",
+    "clamp_",
+    "pow_.Scalar",
+)
 OTHERS = (
-    "mm bmm addmm baddbmm sum.dim_IntList mean.dim amax amin _softmax _log_softmax native_layer_norm cat constant_pad_nd topk "
-    "embedding index_select"
-).split()
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "sum.dim_IntList",
+    "mean.dim",
+    "amax",
+    "amin",
+    "_softmax",
+    "_log_softmax",
+    "native_layer_norm",
+    "cat",
+    "constant_pad_nd",
+    "topk",
+    "embedding",
+    "index_select",
+)
 HOST_WHEN_FALLBACK = frozenset({"embedding", "index_select"})
 """Operators with a host kernel of their own (a look-up of rows), used where the release does not look up on the device."""
 
@@ -45,11 +101,15 @@ def install() -> None:
     _library = torch.library.Library("aten", "IMPL")
     for name in (*POINTWISE, *OTHERS):
         if name not in HOST_WHEN_FALLBACK:
-            _library.impl(name, _functional(_overload(name)), "PrivateUse1")
+            _implement(_library, name, _functional(_overload(name)), "PrivateUse1")
     for name in IN_PLACE:
-        _library.impl(name, _in_place(_overload(name)), "PrivateUse1")
+        _implement(_library, name, _in_place(_overload(name)), "PrivateUse1")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
-        _library.impl("scaled_dot_product_attention", _attention, key)
+        _implement(_library, "scaled_dot_product_attention", _attention, key)
+
+
+def _implement(library: torch.library.Library, name: str, kernel: Callable[..., Any], key: str) -> None:
+    library.impl(name, kernel, key)  # type: ignore[no-untyped-call]
 
 
 def _attention(*args: Any, **kwargs: Any) -> Tensor:
@@ -168,23 +228,20 @@ def _graph(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec) 
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-
 def _compile(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec) -> Callable[..., Any]:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
     from spyre_backend import compiler
-
     from spyre_backend.compiler.errors import unwrapped
 
     compiler.register()
     with torch.no_grad(), unwrapped(), config.patch(fx_graph_cache=True):
         examples = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
-        compiled: Callable[..., Any] = compile_fx(_graph(op, leaves, spec), examples)
-    return _detached(compiled)
+        return _detached(compile_fx(_graph(op, leaves, spec), examples))
 
 
-def _detached(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def _detached(compiled: Any) -> Callable[..., Any]:
     def call(*tensors: Tensor) -> Any:
         with torch.no_grad():
             return compiled(*(t.detach() for t in tensors))

@@ -32,7 +32,10 @@ def resolved(expr, extents):
 def values(form, loops):
     spaces = [range(n) for _, n in loops]
     names = [v for v, _ in loops]
-    return [form.offset + sum(form.terms.get(v, 0) * x for v, x in zip(names, point, strict=True)) for point in itertools.product(*spaces)]
+    return [
+        form.offset + sum(form.terms.get(v, 0) * x for v, x in zip(names, point, strict=True))
+        for point in itertools.product(*spaces)
+    ]
 
 
 def direct(expr, extents):

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from spyre_backend import capabilities, compiler
 from spyre_backend.compiler import stages
@@ -38,22 +38,28 @@ CASES = {
     "linear": (lambda x, w, b: F.linear(x, w, b), [half(2, 64, 128), half(192, 128, seed=1), half(192, seed=2)]),
     "attention": (attention, [half(2, 4, 64, 64), half(2, 4, 64, 64, seed=1), half(2, 4, 64, 64, seed=2)]),
     "split and merge heads": (
-        lambda x: x.view(2, 64, 6, 64).transpose(1, 2).contiguous().transpose(1, 2).reshape(2, 64, 384) + 1, [half(2, 64, 384)],
+        lambda x: x.view(2, 64, 6, 64).transpose(1, 2).contiguous().transpose(1, 2).reshape(2, 64, 384) + 1,
+        [half(2, 64, 384)],
     ),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (128,), w, b), [half(8, 128), half(128, seed=1), half(128, seed=2)]),
     "rms norm in float32": (
-        lambda x: (x.float() * torch.rsqrt((x.float() * x.float()).mean(-1, keepdim=True) + 1e-6)).half(), [half(8, 128)],
+        lambda x: (x.float() * torch.rsqrt((x.float() * x.float()).mean(-1, keepdim=True) + 1e-6)).half(),
+        [half(8, 128)],
     ),
     "transposed operand": (lambda a, b: a + b.t(), [half(100, 100), half(100, 100, seed=1)]),
     "cat inside a stick": (lambda a, b: torch.cat([a, b], -1) * 2, [half(4, 32), half(4, 32, seed=1)]),
     "slice scatter": (lambda x, s: torch.slice_scatter(x, s, 0, 16, 33), [half(48, 4, 128), half(17, 4, 128, seed=1)]),
-    "masked mean": (lambda h, m: (h * m[:, :, None]).sum(1) / m.sum(1, keepdim=True), [half(4, 64, 128), torch.ones(4, 64).half()]),
+    "masked mean": (
+        lambda h, m: (h * m[:, :, None]).sum(1) / m.sum(1, keepdim=True),
+        [half(4, 64, 128), torch.ones(4, 64).half()],
+    ),
     "grouped heads": (
         lambda q, k: q @ k[:, :, None].expand(2, 2, 2, 64, 64).reshape(2, 4, 64, 64).transpose(-1, -2),
         [half(2, 4, 64, 64), half(2, 2, 64, 64, seed=1)],
     ),
     "matmul over merged heads": (
-        lambda x, w: x.transpose(1, 2).reshape(2, 64, 384) @ w, [half(2, 6, 64, 64), half(384, 64, seed=1)],
+        lambda x, w: x.transpose(1, 2).reshape(2, 64, 384) @ w,
+        [half(2, 6, 64, 64), half(384, 64, seed=1)],
     ),
     "where and comparison": (lambda x: torch.where(x > 0, x, x * 0.5), [half(8, 64)]),
     "largest values": (lambda x: torch.topk(x, 5)[0], [half(4, 128)]),
