@@ -1,8 +1,129 @@
-"""`hf-adapters check`"""
+"""`hf-adapters check`: the whole loop for one model, in the foreground."""
 
-from hf_adapters.commands._common import friendly
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_adapters.commands._common import Release, friendly, open_store, release_name
+
+if TYPE_CHECKING:
+    from hf_adapters.corpus.references import ModelRef
+
+_ACCEPTED = ("native", "adapted")
 
 
 @friendly
-def check() -> None:
-    """x"""
+def check(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or profile id.")],
+    backend_release: Release = None,
+    db: Annotated[
+        str | None,
+        typer.Option("--db", metavar="FILE|URL", envvar="HF_ADAPTERS_DB", help="Also record the verdict there."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole evidence as JSON, nothing else.")] = False,
+) -> None:
+    """Build, patch, compile, run and judge one model, and print each step.
+
+    Exit code 0: accepted; 1: not accepted; 2: the model cannot be found or read.
+
+    Example: hf-adapters check bert.tiny/v30522
+    """
+    import json
+    import time
+
+    from hf_adapters.corpus.references import resolve
+
+    release = release_name(backend_release)
+    _quieten()
+    found = resolve(model)
+    from hf_adapters.sweep.work import judge_found
+
+    started = time.monotonic()
+    evidence = judge_found(found, release=release, say=_silent if as_json else _step)
+    evidence["seconds"] = round(time.monotonic() - started, 1)
+    if as_json:
+        typer.echo(json.dumps(evidence, indent=2, default=str))
+    else:
+        for line in describe(evidence):
+            typer.echo(line)
+    if db is not None:
+        _record(db, found, evidence, release)
+        if not as_json:
+            _step(f"recorded in {db}")
+    raise typer.Exit(0 if evidence["verdict"] in _ACCEPTED else 1)
+
+
+def describe(evidence: dict[str, Any]) -> list[str]:
+    """The evidence as lines for people, the verdict last."""
+    lines = []
+    if evidence.get("native_reason"):
+        lines.append(f"unpatched: {evidence['native_reason']}")
+    if evidence.get("adapters"):
+        lines.append(f"adapters: {', '.join(evidence['adapters'])}")
+    figures = {
+        "noise floor": evidence.get("noise_floor"),
+        "error in noise floors": evidence.get("multiple"),
+        "accepted up to": evidence.get("floor_multiple"),
+        "cosine of tokens": evidence.get("cosine_min"),
+        "cosine of embeddings": evidence.get("cosine_pooled"),
+        "spearman": evidence.get("spearman"),
+    }
+    measured = [f"{name} {value:.6g}" for name, value in figures.items() if value is not None]
+    if evidence.get("multiple") is not None:
+        lines.append("measured: " + ", ".join(measured))
+    if evidence.get("fallbacks"):
+        lines.append("on the CPU: " + ", ".join(f"{op} x{count}" for op, count in evidence["fallbacks"].items()))
+    lines += [f"failed: {sentence}" for sentence in evidence.get("failed_checks") or ()]
+    for name in ("op", "rule", "module_path", "source_line", "hint"):
+        if evidence.get(name):
+            lines.append(f"{name.replace('_', ' ')}: {evidence[name]}")
+    depth, ladder = evidence.get("depth"), evidence.get("ladder", "catalogued")
+    lines.append(f"evidence: {evidence.get('weights')} weights, depth: {depth}, ladder: {ladder}")
+    lines.append(f"verdict: {evidence['verdict']}: {evidence['reason']}")
+    return lines
+
+
+def _record(db: str, found: ModelRef, evidence: dict[str, Any], release: str) -> None:
+    import sys
+
+    from hf_adapters.corpus import structural_signature
+    from hf_adapters.sweep.fingerprint import fingerprint
+    from hf_adapters.sweep.messages import Outcome
+    from hf_adapters.sweep.record import verdict_record
+
+    identity = fingerprint(release)
+    with open_store(db, create=True) as store:
+        # A bundled profile stands for every model of its structure; anything else is a verdict about this model alone.
+        is_profile = found.kind == "profile"
+        subject: dict[str, Any] = {"signature": structural_signature(found.profile, release)}
+        # A profile that the store knows already has models behind it; another row would only hide them.
+        if not is_profile or not store.find(found.ref, release=release):
+            row = store.put_local_model(found.ref, profile=found.profile, release=release, revision=found.revision)
+            subject = subject if is_profile else {"model_row_id": row}
+        run_id = store.begin_run(
+            release=release,
+            fingerprint=identity.value,
+            source="local",
+            command=" ".join(["hf-adapters", *sys.argv[1:]]),
+            versions=identity.versions,
+        )
+        store.record_verdict(run_id, verdict_record(Outcome(kind="done", result=evidence), identity, **subject))
+        store.end_run(run_id)
+
+
+def _quieten() -> None:
+    """Keep progress bars and advice of the libraries out of the steps."""
+    import os
+
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def _step(message: str) -> None:
+    typer.echo(message)
+
+
+def _silent(_: str) -> None:
+    return None

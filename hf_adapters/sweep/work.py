@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hf_adapters.sweep.messages import Json
+from hf_adapters.validation.source import ModelSource
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hf_adapters.corpus.build import BuiltModel
     from hf_adapters.corpus.profiles import Profile
+    from hf_adapters.corpus.references import ModelRef
     from hf_adapters.validation.types import Validation
 
 Say = Callable[[str], None]
@@ -32,7 +35,7 @@ def judge(payload: Json) -> Json:
     Returns:
         The evidence: fields of the store's verdicts, and more that is kept as details.
     """
-    from hf_adapters.corpus import Profile
+    from hf_adapters.corpus.profiles import Profile
 
     try:
         return judge_profile(Profile.from_json(payload["profile"]), release=payload["release"])
@@ -48,7 +51,7 @@ def judge_profile(profile: Profile, *, release: str, say: Say | None = None) -> 
         release: torch-spyre release to emulate.
         say: told about each step, in words.
     """
-    from hf_adapters.corpus import build_model
+    from hf_adapters.corpus.build import build_model
     from hf_adapters.corpus.errors import CorpusError
 
     say = say or _silent
@@ -57,18 +60,51 @@ def judge_profile(profile: Profile, *, release: str, say: Say | None = None) -> 
         built = build_model(profile, seed=SEED, release=release)
     except CorpusError as error:
         return unbuildable(error)
-    for name, (before, after) in built.cut.items():
-        say(f"cut: {name} from {before} to {after}")
-    arguments = {"profile": profile.to_json(), "release": release}
-    evidence = _validate(built.model, arguments, release=release, weights="random", depth=_depth(built), say=say)
-    return {**evidence, **_origin(built)}
+    source = ModelSource(builder=rebuild_profile, arguments={"profile": profile.to_json(), "release": release})
+    return _judge_built(built, source, release=release, say=say)
 
 
-def rebuild(profile: Mapping[str, Any], release: str) -> nn.Module:
+def judge_found(found: ModelRef, *, release: str, say: Say | None = None) -> Json:
+    """Load a model that a reference was resolved to, with its real weights where they are at hand, and validate it.
+
+    Args:
+        found: what `hf_adapters.corpus.resolve` returned.
+        release: torch-spyre release to emulate.
+        say: told about each step, in words.
+
+    Raises:
+        CorpusError: the weights are damaged, or had to be downloaded and could not.
+    """
+    from hf_adapters.corpus.errors import Unbuildable
+    from hf_adapters.corpus.references import load_model
+
+    say = say or _silent
+    where = found.folder or "bundled profile"
+    say(f"build: {found.ref} ({found.kind}, {where}), structure {found.profile.profile_id}, {found.weights} weights")
+    try:
+        built = load_model(found, seed=SEED, release=release)
+    except Unbuildable as error:
+        return unbuildable(error)
+    if found.weights == "real" and built.weights != "real":
+        say("too large for its real weights here: cut, with seeded random weights")
+    source = ModelSource(builder=rebuild_found, arguments={"found": found, "release": release})
+    evidence = _judge_built(built, source, release=release, say=say)
+    return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
+
+
+def rebuild_profile(profile: Mapping[str, Any], release: str) -> nn.Module:
     """The stock model of a profile, built again in the process that computes the reference values."""
-    from hf_adapters.corpus import Profile, build_model
+    from hf_adapters.corpus.build import build_model
+    from hf_adapters.corpus.profiles import Profile
 
     return build_model(Profile.from_json(profile), seed=SEED, release=release).model
+
+
+def rebuild_found(found: ModelRef, release: str) -> nn.Module:
+    """The stock model of a resolved reference, loaded again in the process that computes the reference values."""
+    from hf_adapters.corpus.references import load_model
+
+    return load_model(found, seed=SEED, release=release).model
 
 
 def unbuildable(error: Exception) -> Json:
@@ -102,8 +138,8 @@ def evidence_of(validation: Validation) -> Json:
 def release_memory() -> None:
     """Forget what the last structure left behind: compiled code, cycles, and pages that malloc keeps.
 
-    Dynamo counts compilations per code object, and structures of one family share it: without a reset, the ninth BERT in a
-    process would silently stay uncompiled.
+    Dynamo counts compilations per code object, and structures of one family share it: without a reset, the ninth BERT
+    in a process would silently stay uncompiled.
     """
     import torch
 
@@ -113,21 +149,25 @@ def release_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _validate(
-    model: nn.Module, arguments: Mapping[str, Any], *, release: str, weights: str, depth: str, say: Say
-) -> Json:
+def _judge_built(built: BuiltModel, source: ModelSource, *, release: str, say: Say) -> Json:
     import hf_adapters
-    from hf_adapters.validation.source import ModelSource
+    from spyre_backend.errors import DowncastWarning, FallbackWarning
 
-    say(f"validate: stock in another process, unpatched and patched on the emulated device ({release})")
-    validation = hf_adapters.validate(
-        model,
-        release=release,
-        weights="real" if weights == "real" else "random",
-        depth=depth,
-        source=ModelSource(builder=rebuild, arguments=arguments),
-    )
-    return evidence_of(validation)
+    for name, (before, after) in built.cut.items():
+        say(f"cut: {name} from {before} to {after}")
+    say(f"validate: stock in a process of its own, then unpatched and patched on the emulated device ({release})")
+    with warnings.catch_warnings():
+        # Fallbacks are counted and stored with the verdict; a warning for each would only hide the steps.
+        for noise in (DowncastWarning, FallbackWarning):
+            warnings.simplefilter("ignore", noise)
+        validation = hf_adapters.validate(
+            built.model,
+            release=release,
+            weights="real" if built.weights == "real" else "random",
+            depth=_depth(built),
+            source=source,
+        )
+    return {**evidence_of(validation), **_origin(built)}
 
 
 def _depth(built: BuiltModel) -> str:

@@ -1,4 +1,4 @@
-"""The command line with a fixed code fingerprint, so that editing a source file while the tests run does not start a sweep anew.
+"""The command line with a fixed code fingerprint, so that editing a file while the tests run starts no sweep anew.
 
 Run as `python -m tests.cli.pinned ARGUMENTS`.
 """
