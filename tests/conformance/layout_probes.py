@@ -138,6 +138,27 @@ BROADCASTS = (
     ),
 )
 
+MASKS = (
+    Probe(
+        name="where-key-mask",
+        fn=lambda keep, x: torch.where(keep, x, -100.0),
+        inputs=lambda: (halves((2, 1, 1, 64))[0] > 0, *halves((2, 4, 64, 64))),
+        expect="ok",
+        source="D2.4, D5.2: broadcast along the rows only",
+    ),
+    _probe("add-key-mask", torch.add, ((2, 4, 64, 64), (2, 1, 1, 64)), "ok", "D2.4 broadcast"),
+    _probe("add-query-mask", torch.add, ((2, 4, 64, 64), (2, 1, 64, 1)), "ok", "D2.4: size 1 along the stick"),
+    _probe("add-position-bias", torch.add, ((2, 4, 64, 64), (1, 4, 64, 64)), "ok", "D2.4 broadcast"),
+    _probe(
+        "where-0d-tensor",
+        lambda x: torch.where(x > 0, x, torch.full((), -1e4, dtype=x.dtype, device=x.device)),
+        ((7, 64),),
+        "ok",
+        "D5.2 where",
+    ),
+    _probe("expand-column", lambda x: x.expand(7, 128).contiguous(), ((7, 1),), "ok", "D5.4 expand", tolerance=0.0),
+)
+
 SLICES = (
     _probe("slice-first", lambda x: x[..., :64] * 2, ((7, 128),), "ok", "D6.11 slice: offset 0"),
     _probe("slice-stick", lambda x: x[..., 64:] * 2, ((7, 128),), "ok", "D6.11 slice: offset 64"),
@@ -270,4 +291,4 @@ INPUTS = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*VIEWS, *BROADCASTS, *SLICES, *ROTARY, *PIECES, *INPUTS)
+PROBES: tuple[Probe, ...] = (*VIEWS, *BROADCASTS, *MASKS, *SLICES, *ROTARY, *PIECES, *INPUTS)

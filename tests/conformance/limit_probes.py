@@ -211,6 +211,14 @@ NUMBERS = (
         "D1.5 RNE",
     ),
     Probe(
+        name="bf16-minus-inf-sum",
+        fn=lambda m: (m + m).float(),
+        inputs=lambda: (torch.tensor([float("-inf"), 1.0] * 32, dtype=torch.bfloat16),),
+        check=_exactly(*[float("nan"), 2.0] * 32),
+        expect="ok",
+        source="D6.4 b: bf16 -inf + -inf is NaN",
+    ),
+    Probe(
         name="blocked-sum",
         fn=lambda x: x.sum(-1),
         inputs=lambda: (_summands(),),

@@ -90,11 +90,13 @@ REDUCTIONS = (
     ),
     _reduce("softmax", lambda x: torch.softmax(x, -1)),
     _reduce("softmax-rows", lambda x: torch.softmax(x, 1)),
+    _reduce("softmax-in-fp32", lambda x: torch.softmax(x, -1, dtype=torch.float32).to(x.dtype)),
     _reduce("log-softmax", lambda x: torch.log_softmax(x, -1)),
     _topk(8, "ok"),
     _topk(128, "ok"),
     _topk(129, "unsupported:topk-limit"),
     _topk(4, "unsupported:topk-limit", largest=False),
+    _reduce("topk-rows", lambda x: x.topk(2, dim=0).values, "unsupported:topk-limit", source="D2.4: along the stick"),
 )
 
 NORMS = (
@@ -150,6 +152,13 @@ INDEXING = (
         expect={"2026.07": "fallback", "2026.09": "ok"},
         source="D6.9 index_select rows",
         tolerance=0.0,
+    ),
+    Probe(
+        name="index-select-columns",
+        fn=lambda x, i: x.index_select(1, i),
+        inputs=lambda: (*halves((64, 128)), integers(64, high=128)),
+        expect={"2026.07": "fallback", "2026.09": INDIRECT},
+        source="D2.4, D6.11: the indexed dim must be outermost",
     ),
     Probe(
         name="index-select-one-row-4d",

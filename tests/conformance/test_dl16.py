@@ -187,6 +187,12 @@ def test_other_dtypes_survive(dtype: torch.dtype) -> None:
     assert torch.equal(x.to("spyre").cpu(), x)
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0, 64)])
+def test_zero_length_copies_do_nothing(shape: tuple[int, ...]) -> None:
+    """D6.3: older builds died here, newer ones return early."""
+    assert torch.empty(shape, dtype=torch.float16).to("spyre").cpu().shape == shape
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.complex128])
 def test_refused_dtypes(dtype: torch.dtype) -> None:
     with pytest.raises(RuntimeError, match="Spyre backend does not support dtype"):
