@@ -7,7 +7,7 @@ holds and which core computes what does not show here.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from spyre_backend.capabilities.model import Numerics
 from spyre_backend.emulator.context import DL16_DTYPES, TORCH_DTYPES, ExecutionError
 from spyre_backend.emulator.numerics import dl16_decode, dl16_round, dl16_round_
-from spyre_backend.emulator.plan import Step, failure, prepare
+from spyre_backend.emulator.plan import Access, Step, failure, prepare
 from spyre_backend.program import Program, TensorSpec
 
 
@@ -39,9 +39,11 @@ class Plan:
             SpyreRuntimeError: an operation failed; names its position, function and origin.
         """
         with torch.no_grad():
+            sharing = not _overlap(tensors.values())
             for step in self._steps:
                 try:
-                    self._run_step(step, tensors, replaceable)
+                    if not (sharing and step.shares and _share(step, tensors)):
+                        self._run_step(step, tensors, replaceable)
                 except (ExecutionError, RuntimeError, IndexError, ValueError) as error:
                     raise failure(self.program, step.position, error) from error
                 for name in step.released:
@@ -63,8 +65,8 @@ class Plan:
             spec = self._specs[target]
             if spec.kind != "temp" and target not in replaceable:
                 raise ExecutionError(f"no working tensor was given for {target!r}")
-            if fresh and _adoptable(result, step, spec):
-                tensors[target] = result.as_strided((spec.storage_elements,), (1,), result.storage_offset())
+            if fresh and _adoptable(result, step):
+                tensors[target] = result.as_strided((result.numel(),), (1,), result.storage_offset())
                 return
             tensors[target] = allocate(spec, filled=not step.covers)
         view = step.output.view(tensors)
@@ -80,6 +82,24 @@ def allocate(spec: TensorSpec, *, filled: bool) -> Tensor:
     if not filled:
         return memory
     return memory.fill_(math.nan if dtype is torch.float32 else True if dtype is torch.bool else -1)
+
+
+def _overlap(tensors: Iterable[Tensor]) -> bool:
+    """Whether two of the working tensors may share memory."""
+    addresses = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+    return len(set(addresses)) != len(addresses)
+
+
+def _share(step: Step, tensors: dict[str, Tensor]) -> bool:
+    """Let a copy's output be the memory of its operand; False if that is not held in the output's format."""
+    source = step.inputs[0]
+    assert isinstance(source, Access)
+    memory = tensors.get(source.tensor)
+    if memory is None or memory.dtype is not TORCH_DTYPES[step.op.output.dtype] or 0 in step.output.size:
+        return False
+    count = math.prod(step.output.size)
+    tensors[step.output.tensor] = memory.as_strided((count,), (1,), memory.storage_offset() + source.offset)
+    return True
 
 
 def _decoded(result: Tensor, step: Step) -> Tensor:
@@ -107,17 +127,10 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype)
 
 
-def _adoptable(result: Tensor, step: Step, spec: TensorSpec) -> bool:
+def _adoptable(result: Tensor, step: Step) -> bool:
     """Whether the memory of `result` lies exactly as the tensor's own would."""
-    if step.output.offset != 0 or result.numel() != spec.storage_elements or 0 in step.output.size:
-        return False
     pairs = zip(step.output.size, result.stride(), step.output.stride, strict=True)
-    return all(have == want for extent, have, want in pairs if extent > 1) and _is_dense(result)
-
-
-def _is_dense(result: Tensor) -> bool:
-    reach = 1 + sum((extent - 1) * stride for extent, stride in zip(result.shape, result.stride(), strict=True))
-    return reach == result.numel()
+    return step.dense and all(have == want for extent, have, want in pairs if extent > 1)
 
 
 class _Holder:

@@ -12,8 +12,8 @@ from torch import Tensor
 from spyre_backend.emulator.context import Context, ExecutionError
 from spyre_backend.emulator.numerics import block_accumulate, dl16_round_
 
-_PARTIAL_ELEMENTS = 1024 * 1024
-"""Partial sums held at once (4 MiB): they should stay in the cache between the GEMM and the accumulation."""
+_PARTIAL_ELEMENTS = 1280 * 1024
+"""Partial sums held at once (5 MiB): they should stay in the cache between the GEMM and the accumulation."""
 _COLUMNS_MIN = 64
 """Narrower slabs make GEMMs slow."""
 
@@ -41,30 +41,20 @@ def batchmatmul(context: Context, a: Tensor, b: Tensor) -> Tensor:
                 f"an operand has stride {operand.stride(dim)} along {role}, which it must not depend on"
             )
     left, right = a.select(-2, 0), b.select(-3, 0).transpose(-1, -2)
-    out = torch.empty(context.dims[:-1], dtype=torch.float32, device="cpu")
-    if out.numel() == 0 or context.dims[-1] == 0:
-        return out.zero_()
-    _batched(context, left, right, out)
-    return out
+    if 0 in context.dims:
+        return torch.zeros(context.dims[:-1], dtype=torch.float32, device="cpu")
+    return _batched(context, left, right)
 
 
-def _batched(context: Context, a: Tensor, b: Tensor, out: Tensor) -> None:
+def _batched(context: Context, a: Tensor, b: Tensor) -> Tensor:
     """Reduce any batch dims to one (or none) by merging where strides allow and looping over the rest."""
-    if a.dim() == 2:
-        _chunked(context, a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0))
-        return
+    shape = (*a.shape[:-1], b.shape[-1])
     if _is_shared(b) and (folded := _fold_rows(a)) is not None:
-        _chunked(context, folded.unsqueeze(0), b[(0,) * (b.dim() - 2)].unsqueeze(0), out.view(1, -1, out.shape[-1]))
-        return
-    if a.dim() == 3:
-        _chunked(context, a, b, out)
-        return
-    merged = _merge_batch(a), _merge_batch(b)
-    if merged[0] is not None and merged[1] is not None:
-        _chunked(context, merged[0], merged[1], out.view(-1, *out.shape[-2:]))
-        return
-    for index in range(a.shape[0]):
-        _batched(context, a[index], b[index], out[index])
+        return _multiply(context, folded.unsqueeze(0), b[(0,) * (b.dim() - 2)].unsqueeze(0)).view(shape)
+    left, right = _merge_batch(a), _merge_batch(b)
+    if left is not None and right is not None:
+        return _multiply(context, left, right).view(shape)
+    return torch.stack([_batched(context, x, y) for x, y in zip(a, b, strict=True)])
 
 
 def _is_shared(b: Tensor) -> bool:
@@ -98,26 +88,33 @@ def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] 
     return size, stride
 
 
-def _chunked(context: Context, a: Tensor, b: Tensor, out: Tensor) -> None:
+def _multiply(context: Context, a: Tensor, b: Tensor) -> Tensor:
     """Multiply [B, M, K] by [B, K, N], a slab of columns (and of rows) at a time so that partial sums stay small."""
     batch, rows, length = a.shape
     columns = b.shape[-1]
     block = _block(context, length)
     if block >= length:
-        torch.bmm(a, b, out=out)
-        dl16_round_(out)
-        return
-    blocks = -(-length // block)
-    narrow = min(columns, _COLUMNS_MIN)
-    tall = max(1, min(rows, _PARTIAL_ELEMENTS // (blocks * narrow)))
-    wide = max(narrow, min(columns, _PARTIAL_ELEMENTS // (blocks * tall) // narrow * narrow))
-    step = max(1, _PARTIAL_ELEMENTS // (blocks * tall * wide))
+        return dl16_round_(torch.bmm(a, b))
+    step, tall, wide = _slab(-(-length // block), batch, rows, columns)
+    if (step, tall, wide) == (batch, rows, columns):
+        return block_accumulate(_partials(a, b, block))
+    out = torch.empty((batch, rows, columns), dtype=torch.float32, device="cpu")
     for first in range(0, batch, step):
-        group = slice(first, min(first + step, batch))
+        group = slice(first, first + step)
         for top in range(0, rows, tall):
             for left in range(0, columns, wide):
                 partials = _partials(a[group, top : top + tall], b[group, :, left : left + wide], block)
                 out[group, top : top + tall, left : left + wide] = block_accumulate(partials)
+    return out
+
+
+def _slab(blocks: int, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """Batches, rows and columns to multiply at once."""
+    narrow = min(columns, _COLUMNS_MIN)
+    tall = max(1, min(rows, _PARTIAL_ELEMENTS // (blocks * narrow)))
+    wide = max(narrow, min(columns, _PARTIAL_ELEMENTS // (blocks * tall) // narrow * narrow))
+    step = max(1, min(batch, _PARTIAL_ELEMENTS // (blocks * tall * wide)))
+    return step, tall, wide
 
 
 def _block(context: Context, length: int) -> int:

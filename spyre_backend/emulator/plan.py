@@ -16,7 +16,7 @@ from torch import Tensor
 from spyre_backend.capabilities import load
 from spyre_backend.capabilities.model import Numerics
 from spyre_backend.emulator.context import DL16_DTYPES, TORCH_DTYPES, Context, ExecutionError, Primitive, constant
-from spyre_backend.emulator.primitives import EXACT, SIXTEEN_BIT_ONLY, TOPK, lookup
+from spyre_backend.emulator.primitives import COPIES, EXACT, SIXTEEN_BIT_ONLY, TOPK, lookup
 from spyre_backend.errors import SpyreRuntimeError
 from spyre_backend.program import Const, Op, Operand, Program, TensorSpec
 
@@ -32,7 +32,9 @@ class Access:
 
     def view(self, environment: Mapping[str, Tensor]) -> Tensor:
         """The view over the working tensor of this name (which may itself be a slice of a larger one)."""
-        storage = environment[self.tensor]
+        storage = environment.get(self.tensor)
+        if storage is None:
+            raise ExecutionError(f"tensor {self.tensor!r} is read before anything wrote it")
         return torch.as_strided(storage, self.size, self.stride, storage.storage_offset() + self.offset)
 
 
@@ -40,8 +42,9 @@ class Access:
 class Step:
     """One operation, ready to run.
 
-    ``rounds`` says that the result must still be rounded to DL16; ``covers`` that it fills the whole tensor;
-    ``released`` are the temps of which this step is the last user.
+    ``rounds`` says that the result must still be rounded to DL16, ``covers`` that it fills the whole tensor, ``dense``
+    that it does so without gaps from the first element on.  ``shares`` marks a copy whose output may simply be the
+    operand's memory.  ``released`` are the temps of which this step is the last user.
     """
 
     position: int
@@ -52,6 +55,8 @@ class Step:
     output: Access
     rounds: bool
     covers: bool
+    dense: bool
+    shares: bool
     released: tuple[str, ...]
 
 
@@ -84,10 +89,11 @@ def prepare(program: Program, numerics: Numerics | None = None) -> tuple[Step, .
     if len(specs) != len(program.tensors):
         raise SpyreRuntimeError(f"program {program.name!r} declares a tensor twice")
     released = _last_uses(program, specs)
+    writers = _writers(program)
     steps = []
     for position, op in enumerate(program.ops):
         try:
-            steps.append(_step(position, op, specs, settings, released.get(position, ())))
+            steps.append(_step(position, op, specs, settings, writers, released.get(position, ())))
         except (ExecutionError, KeyError) as error:
             reason = error if isinstance(error, ExecutionError) else f"unknown tensor or dtype {error}"
             raise failure(program, position, reason) from error
@@ -108,8 +114,21 @@ def _last_uses(program: Program, specs: Mapping[str, TensorSpec]) -> dict[int, t
     return result
 
 
+def _writers(program: Program) -> dict[str, list[int]]:
+    """For each tensor, the positions of the operations that write it."""
+    result: dict[str, list[int]] = {}
+    for position, op in enumerate(program.ops):
+        result.setdefault(op.output.tensor, []).append(position)
+    return result
+
+
 def _step(
-    position: int, op: Op, specs: Mapping[str, TensorSpec], numerics: Numerics, released: tuple[str, ...]
+    position: int,
+    op: Op,
+    specs: Mapping[str, TensorSpec],
+    numerics: Numerics,
+    writers: Mapping[str, list[int]],
+    released: tuple[str, ...],
 ) -> Step:
     if not 0 <= op.reduced <= len(op.dims) or any(extent < 0 for extent in op.dims):
         raise ExecutionError(f"{op.reduced} reduced dims of iteration space {list(op.dims)}")
@@ -132,7 +151,11 @@ def _step(
     inputs = tuple(_input(op, index, specs, context) for index in range(len(op.inputs)))
     output = _output(op, specs, context)
     exact = op.name in EXACT and all(dtype in DL16_DTYPES or dtype == "bool" for dtype in dtypes)
+    rounds = op.output.dtype in DL16_DTYPES and not exact and op.name != "batchmatmul"
     spec = specs[op.output.tensor]
+    count = math.prod(output.size)
+    dense = output.offset == 0 and count == spec.storage_elements
+    copied = op.inputs[0] if op.name in COPIES and not rounds and dense and spec.kind == "temp" else None
     return Step(
         position=position,
         op=op,
@@ -140,10 +163,20 @@ def _step(
         function=function,
         inputs=inputs,
         output=output,
-        rounds=op.output.dtype in DL16_DTYPES and not exact and op.name != "batchmatmul",
-        covers=math.prod(output.size) == math.prod(spec.size),
+        rounds=rounds,
+        covers=count == math.prod(spec.size),
+        dense=dense,
+        shares=isinstance(copied, Operand) and _may_share(position, op, copied, writers),
         released=released,
     )
+
+
+def _may_share(position: int, op: Op, source: Operand, writers: Mapping[str, list[int]]) -> bool:
+    """Whether a copy to a temp moves nothing, and neither side is written afterwards (or the temp before)."""
+    moved = any(a != b for n, a, b in zip(op.dims, source.strides, op.output.strides, strict=True) if n > 1)
+    later = max(writers.get(source.tensor, (-1,))) >= position
+    same_format = TORCH_DTYPES[source.dtype] is TORCH_DTYPES[op.output.dtype]
+    return not moved and not later and same_format and writers[op.output.tensor] == [position]
 
 
 def _input(op: Op, index: int, specs: Mapping[str, TensorSpec], context: Context) -> Access | Tensor:

@@ -233,9 +233,9 @@ POINTWISE: dict[str, Primitive] = {
     "layernormnorm": layernormnorm,
 }
 
-EXACT = frozenset(
-    ("maximum", "minimum", "abs", "neg", "relufwd", "floor", "ceil", "sign", "clip", "where3")
-    + ("identity", "to_dtype", "dl16tofp32", "fp32todl16", "fill", "ReStickifyOpHBM")
-    + ("max", "min", "gather", "topkvalue")
-)
+COPIES = frozenset({"identity", "to_dtype", "dl16tofp32", "fp32todl16", "fill", "ReStickifyOpHBM"})
+"""Operations that only move, cast and round their operand."""
+
+_SELECTIONS = {"abs", "neg", "sign", "floor", "ceil", "relufwd", "clip", "maximum", "minimum", "max", "min", "where3"}
+EXACT = COPIES | _SELECTIONS | {"gather", "topkvalue"}
 """Operations whose result is a DL16 value whenever their operands are: the executor need not round it again."""

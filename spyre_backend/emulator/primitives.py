@@ -5,7 +5,7 @@ from __future__ import annotations
 from spyre_backend.emulator.context import ExecutionError, Primitive
 from spyre_backend.emulator.indexing import gather, topkindex, topkvalue
 from spyre_backend.emulator.matmul import batchmatmul
-from spyre_backend.emulator.pointwise import EXACT, POINTWISE
+from spyre_backend.emulator.pointwise import COPIES, EXACT, POINTWISE
 from spyre_backend.emulator.reductions import REDUCTIONS
 
 PRIMITIVES: dict[str, Primitive] = {
@@ -22,7 +22,7 @@ SIXTEEN_BIT_ONLY = frozenset({"gelu", "tanh", "log", "softplus"})
 
 TOPK = frozenset({"topkvalue", "topkindex"})
 
-__all__ = ["EXACT", "PRIMITIVES", "SIXTEEN_BIT_ONLY", "TOPK", "lookup"]
+__all__ = ["COPIES", "EXACT", "PRIMITIVES", "SIXTEEN_BIT_ONLY", "TOPK", "lookup"]
 
 
 def lookup(name: str) -> Primitive:

@@ -144,3 +144,62 @@ def test_undeclared_tensors_wrong_dtypes_and_double_writes_are_refused() -> None
         Plan(program((x, y), op("exp", (4,), (operand(x, (1,)),), operand(y, (0,)))))
     with pytest.raises(RuntimeError, match="no working tensor was given for 'y'"):
         execute(program((x, y), op("exp", (4,), (operand(x, (1,)),), operand(y, (1,)))), {"x": torch.zeros(4)})
+
+
+def test_reading_what_nothing_wrote_is_named() -> None:
+    t, y = spec("t", "temp", (4,)), spec("y", "output", (4,))
+    made = program((t, y), op("exp", (4,), (operand(t, (1,)),), operand(y, (1,))))
+    with pytest.raises(RuntimeError, match="tensor 't' is read before anything wrote it"):
+        execute(made, {"y": torch.zeros(4)})
+
+
+def snapshot(source_kind: str) -> dict[str, torch.Tensor]:
+    """A copy of x, then a write to x, then a read of the copy."""
+    x, t, y = spec("x", source_kind, (4,)), spec("t", "temp", (4,)), spec("y", "output", (4,))
+    access = {tensor.name: operand(tensor, (1,)) for tensor in (x, t, y)}
+    made = program(
+        (x, t, y),
+        op("identity", (4,), (access["x"],), access["t"]),
+        op("add", (4,), (access["x"], access["x"]), access["x"]),
+        op("identity", (4,), (access["t"],), access["y"]),
+    )
+    tensors = {"x": torch.arange(4.0), "y": torch.zeros(4)}
+    execute(made, tensors)
+    return tensors
+
+
+def test_a_copy_keeps_the_values_from_before_a_later_write() -> None:
+    tensors = snapshot("inout")
+    assert tensors["y"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert tensors["x"].tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+def test_a_copy_that_is_written_later_leaves_its_source_alone() -> None:
+    x, t, y = spec("x", "input", (4,)), spec("t", "temp", (4,)), spec("y", "output", (4,))
+    access = {tensor.name: operand(tensor, (1,)) for tensor in (x, t, y)}
+    made = program(
+        (x, t, y),
+        op("ReStickifyOpHBM", (4,), (access["x"],), access["t"]),
+        op("add", (4,), (access["t"], access["t"]), access["t"]),
+        op("add", (4,), (access["t"], access["x"]), access["y"]),
+    )
+    tensors = {"x": torch.arange(4.0), "y": torch.zeros(4)}
+    execute(made, tensors)
+    assert tensors["x"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert tensors["y"].tolist() == [0.0, 3.0, 6.0, 9.0]
+
+
+def test_a_copy_of_memory_that_an_alias_writes_is_a_real_copy() -> None:
+    x, z, t, y = spec("x", "input", (4,)), spec("z", "inout", (4,)), spec("t", "temp", (4,)), spec("y", "output", (4,))
+    access = {tensor.name: operand(tensor, (1,)) for tensor in (x, z, t, y)}
+    made = program(
+        (x, z, t, y),
+        op("identity", (4,), (access["x"],), access["t"]),
+        op("add", (4,), (access["z"], access["z"]), access["z"]),
+        op("identity", (4,), (access["t"],), access["y"]),
+    )
+    memory = torch.arange(4.0)
+    out = torch.zeros(4)
+    execute(made, {"x": memory, "z": memory, "y": out})
+    assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert memory.tolist() == [0.0, 2.0, 4.0, 6.0]
