@@ -21,7 +21,7 @@ _SCALINGS = ("scaling", "scale", "softmax_scale", "real_scaling")
 
 
 def _understood(module: nn.Module) -> bool:
-    """The attention is computed by one of our functions, and rotated, if at all, by our matrix."""
+    """The scale does not come from the size that is going to change, and heads are rotated, if at all, by our matrix."""
     if isinstance(module, (BiasedAttention, UnscaledAttention)):
         return True
     names = _probe.code_names(type(module).forward)
@@ -29,7 +29,8 @@ def _understood(module: nn.Module) -> bool:
     config = module.__dict__.get("config")
     ours = getattr(config, "_attn_implementation", None) == _attention.IMPLEMENTATION
     rotated = POSITION_EMBEDDINGS in names or any("rotary" in name for name in names)
-    return through_interface and ours and (not rotated or isinstance(module, MatrixRotary))
+    scaled = any(isinstance(module.__dict__.get(name), float) for name in _SCALINGS)
+    return through_interface and (ours or scaled) and (not rotated or isinstance(module, MatrixRotary))
 
 
 def _sites(model: nn.Module) -> list[Site]:

@@ -1,0 +1,122 @@
+"""All adapters together on tiny models of the supported families, float64, against stock."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from hf_adapters import patch, patch_report, unpatch
+from tests.adapters import families
+
+
+def states(model: nn.Module, side: str) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**families.batch(side)).last_hidden_state
+
+
+def error(ours: torch.Tensor, stock: torch.Tensor, side: str) -> float:
+    real = families.batch(side)["attention_mask"].bool()
+    assert ours.shape == stock.shape
+    assert torch.isfinite(ours).all()
+    return float((ours - stock)[real].abs().amax() / stock[real].abs().amax())
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", families.NAMES)
+def test_equals_stock_and_can_be_undone(name: str, side: str) -> None:
+    model = families.build(name)
+    stock = states(model, side)
+    keys = {k: v.clone() for k, v in model.state_dict().items()}
+    patch(model)
+    assert error(states(model, side), stock, side) <= 1e-9
+    assert keys.keys() == model.state_dict().keys()
+    assert all(torch.equal(value, keys[key]) for key, value in model.state_dict().items())
+    unpatch(model)
+    assert torch.equal(states(model, side), stock)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny_78", "modernbert_heads_32", "mpnet_heads_24", "gpt_neo", "llama_heads_112"])
+def test_copies_pickles_and_follows_weights(name: str) -> None:
+    model = patch(families.build(name))
+    before = states(model, "right")
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(states(twin, "right"), before)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9)
+    after = states(model, "right")
+    assert not torch.equal(after, before)
+    unpatch(model)
+    assert error(after, states(model, "right"), "right") <= 1e-9
+
+
+@pytest.mark.parametrize("name", ["bert_heads_32", "mpnet", "qwen3", "gpt_neo", "modernbert"])
+def test_attention_weights_are_the_stock_ones(name: str) -> None:
+    model = families.build(name)
+    model.set_attn_implementation("eager")
+    batch = families.batch("right", length=9)
+    real = batch["attention_mask"].bool()
+    with torch.no_grad():
+        stock = model(**batch, output_attentions=True).attentions
+        patch(model)
+        ours = model(**batch, output_attentions=True).attentions
+    assert len(stock) == len(ours) == model.config.num_hidden_layers
+    for a, b in zip(ours, stock, strict=True):
+        # The stock eager softmax of some families runs in float32.
+        assert torch.allclose(a.transpose(1, 2)[real], b.to(a.dtype).transpose(1, 2)[real], atol=1e-6)
+
+
+def test_mixed_rows_without_any_token_stay_finite() -> None:
+    model = families.build("bert_heads_32")
+    batch = families.batch("right")
+    batch["attention_mask"][1] = 0
+    with torch.no_grad():
+        stock = model(**batch).last_hidden_state
+        patch(model)
+        ours = model(**batch).last_hidden_state
+    assert torch.isfinite(ours).all()
+    assert float((ours - stock)[[0, 2]].abs().amax()) <= 1e-9
+
+
+def test_inputs_embeds_and_hidden_states_keep_the_true_width() -> None:
+    model = families.build("bert_tiny_78")
+    embeds = torch.randn(2, 9, 78, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        stock = model(inputs_embeds=embeds, output_hidden_states=True)
+        patch(model)
+        ours = model(inputs_embeds=embeds, output_hidden_states=True)
+    assert ours.pooler_output.shape == (2, 78)
+    for a, b in zip(ours.hidden_states, stock.hidden_states, strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-9)
+
+
+def test_a_model_in_half_precision_gets_its_frequencies_back() -> None:
+    stock = families.build("qwen3", torch.float32)
+    rounded = patch(families.build("qwen3", torch.float32).half())
+    x = torch.empty(0, dtype=torch.float32)
+    positions = torch.arange(4000, 4010)[None]
+    ours, _ = rounded.rotary_emb(x, positions)
+    expected, _ = stock.rotary_emb(x, positions)
+    assert torch.equal(ours, expected)
+
+
+def test_other_instances_and_registries_are_untouched() -> None:
+    from transformers.models.llama import modeling_llama
+
+    other = families.build("llama_heads_32")
+    expected = states(other, "right")
+    before = dict(vars(modeling_llama))
+    patch(families.build("llama_heads_32"))
+    assert torch.equal(states(other, "right"), expected)
+    assert dict(vars(modeling_llama)) == before
+    assert other.config._attn_implementation == "sdpa"
+
+
+def test_report_names_what_was_done() -> None:
+    report = patch_report(patch(families.build("xlm_roberta")))
+    names = [adapter.name for adapter in report.adapters]
+    assert names == ["host_indices", "single_row_embedding", "layer_norm", "additive_masks", "head_padding"]
