@@ -35,6 +35,20 @@ def on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False
 
 
+@torch.library.custom_op("spyre::refused", mutates_args=())
+def refused(x: Tensor, op: str, rule: str, detail: str) -> Tensor:
+    """Stands in a graph for a call that the device refuses; the post-grad pass raises the refusal.
+
+    Raised while tracing, an exception would lose its type.
+    """
+    raise refuse(rule, op=op, detail=detail, shapes=[x.shape], dtypes=[x.dtype])
+
+
+@refused.register_fake
+def _(x: Tensor, op: str, rule: str, detail: str) -> Tensor:
+    return torch.empty_like(x)
+
+
 def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """D5.3: amax, sub, exp, sum, div in the input's own dtype (the leak of D1.5 comes from exp)."""
     if half_to_float:
@@ -70,7 +84,7 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float
 def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """D5.3: mean(x*x), rsqrt(mean + eps), mul, in the input's dtype; one normalised dim only."""
     if len(normalized_shape) != 1:
-        raise refuse("layer-norm-shape", op="aten.rms_norm.default", shapes=[x.shape], dtypes=[x.dtype])
+        return refused(x, "aten.rms_norm.default", "layer-norm-shape", f"normalized_shape={list(normalized_shape)}")
     tiny = torch.finfo(x.dtype).eps if eps is None else eps
     normed = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + tiny)
     return normed if weight is None else normed * weight
@@ -92,9 +106,7 @@ def scaled_dot_product_attention(
     A causal mask is made on the CPU (tril runs there, D5.2); dropout is refused.
     """
     if dropout_p > 0:
-        raise refuse(
-            "dropout", op="aten.scaled_dot_product_attention.default", shapes=[query.shape], dtypes=[query.dtype]
-        )
+        return refused(query, "aten.scaled_dot_product_attention.default", "dropout", f"dropout_p={dropout_p}")
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (_expand_heads(t, groups) for t in (key, value))
@@ -122,11 +134,6 @@ def ceil(x: Tensor) -> Tensor:
     return -torch.floor(-x)
 
 
-def logical_not(x: Tensor) -> Tensor:
-    """D5.2: arithmetic on bool, which the device holds as 0 and 1."""
-    return x == 0
-
-
 DEVICE_FORMS: dict[OpOverload, Decomposition] = {
     aten._softmax.default: softmax,
     aten._log_softmax.default: log_softmax,
@@ -134,7 +141,6 @@ DEVICE_FORMS: dict[OpOverload, Decomposition] = {
     aten.addmm.default: addmm,
     aten.baddbmm.default: baddbmm,
     aten.ceil.default: ceil,
-    aten.logical_not.default: logical_not,
 }
 COMPOSITE_FORMS: dict[OpOverload, Decomposition] = {
     aten.rms_norm.default: rms_norm,

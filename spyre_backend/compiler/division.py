@@ -6,6 +6,7 @@ Every tensor's per-core span and every loop's trip count is checked against the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from spyre_backend import capabilities
@@ -34,20 +35,42 @@ def _divided(graph: Graph, op: Op, limits: Limits) -> Op:
     kept = len(op.dims) - op.reduced
     counts = [_count(graph, op, dim) for dim in range(len(op.dims))]
     split = [1] * len(op.dims)
-    cores = limits.num_cores
-    for dim in range(kept):
-        if cores == 1 or not _too_wide(graph, op, split, limits):
-            break
-        split[dim] = largest_divisor(counts[dim], cores)
-        cores //= split[dim]
+    for operand in (op.output, *operands(op)):
+        _reduce_span(graph, op, operand, split, counts[:kept], limits)
+    cores = limits.num_cores // math.prod(split)
     for dim in sorted(range(kept), key=lambda d: -counts[d]):
-        if split[dim] == 1:
-            split[dim] = largest_divisor(counts[dim], cores)
-            cores //= split[dim]
+        pieces = largest_divisor(counts[dim] // split[dim], cores)
+        split[dim] *= pieces
+        cores //= pieces
     if op.name == "batchmatmul" and cores > 1:
         split[-1] = largest_divisor(counts[-1], cores)
     _check(graph, op, split, counts, limits)
     return replace(op, split=tuple(split))
+
+
+def _reduce_span(graph: Graph, op: Op, operand: Operand, split: list[int], counts: list[int], limits: Limits) -> None:
+    """Split further, as little as possible, until one core's span of ``operand`` fits (D4.4, step 1)."""
+    buffer = graph.buffers[operand.tensor]
+    span = span_bytes(operand, op, split, buffer)
+    while span > limits.span_limit_bytes:
+        cores = limits.num_cores // math.prod(split)
+        best: tuple[bool, int, int, int] | None = None
+        for dim, count in enumerate(counts):
+            for pieces in _divisors(count // split[dim], cores):
+                tried = [*split[:dim], split[dim] * pieces, *split[dim + 1 :]]
+                reached = span_bytes(operand, op, tried, buffer)
+                fits = reached <= limits.span_limit_bytes
+                rank = (not fits, pieces if fits else reached, dim, pieces)
+                if reached < span and (best is None or rank < best):
+                    best = rank
+        if best is None:
+            return
+        split[best[2]] *= best[3]
+        span = span_bytes(operand, op, split, buffer)
+
+
+def _divisors(extent: int, most: int) -> list[int]:
+    return [d for d in range(2, min(extent, most) + 1) if extent % d == 0]
 
 
 def _count(graph: Graph, op: Op, dim: int) -> int:
@@ -68,7 +91,8 @@ def _device_strides(buffer: Buffer) -> list[tuple[int, int]]:
         steps.append(step)
         step *= extent
     steps.reverse()
-    return [(host, device) for host, device in zip(buffer.layout.stride_map[:-1], steps[:-1], strict=True) if host > 0]
+    dims = zip(buffer.layout.stride_map[:-1], steps[:-1], sizes[:-1], strict=True)
+    return [(host, device) for host, device, extent in dims if host > 0 and extent > 1]
 
 
 def span_bytes(operand: Operand, op: Op, split: list[int], buffer: Buffer) -> int:
@@ -84,12 +108,6 @@ def span_bytes(operand: Operand, op: Op, split: list[int], buffer: Buffer) -> in
         device = next((d * (stride // h) for h, d in table if stride >= h and stride % h == 0), 0)
         reach += (per_core - 1) * device
     return reach * DEVICE_ITEMSIZE[buffer.dtype]
-
-
-def _too_wide(graph: Graph, op: Op, split: list[int], limits: Limits) -> bool:
-    return any(
-        span_bytes(o, op, split, graph.buffers[o.tensor]) > limits.span_limit_bytes for o in (op.output, *operands(op))
-    )
 
 
 def _check(graph: Graph, op: Op, split: list[int], counts: list[int], limits: Limits) -> None:

@@ -298,6 +298,32 @@ def lower_softplus(x: TensorBox, beta: float = 1, threshold: float = 20) -> Any:
     return stock.lowerings[aten.mul.Tensor](_realized(_pointwise("softplus", scaled)), 1 / beta)
 
 
+def lower_logical_not(x: TensorBox) -> Any:
+    """aten.logical_not: arithmetic on bool, a comparison with zero otherwise (D5.2)."""
+    if x.get_dtype() is torch.bool:
+        return _pointwise("logical_not", x)
+    return stock.lowerings[aten.eq.Scalar](x, 0)
+
+
+def lower_index_select(x: TensorBox, dim: int, index: TensorBox) -> TensorBox:
+    """aten.index_select along the outermost dim, where the release looks rows up on the device (D5.4)."""
+    x.realize()
+    index.realize()
+    size = list(x.get_size())
+    load, load_index = x.make_loader(), index.make_loader()
+
+    def inner_fn(place: Sequence[Any]) -> Any:
+        row = ops.indirect_indexing(load_index([place[dim]]), size[dim])
+        return load([*place[:dim], row, *place[dim + 1 :]])
+
+    return _make_pointwise(x, inner_fn, [*size[:dim], index.get_size()[0], *size[dim + 1 :]], x.get_dtype())
+
+
+def lower_flip(x: TensorBox, dims: Sequence[int]) -> TensorBox:
+    """aten.flip: an index_select, which the operator table sends to the host or refuses before this."""
+    raise refuse("indirect-access", op="aten.flip.default", detail="flip has no device form", shapes=[x.get_size()])
+
+
 LOWERINGS: dict[Any, Callable[..., Any]] = {
     aten.mm.default: lower_matmul,
     aten.bmm.default: lower_matmul,
@@ -325,6 +351,9 @@ LOWERINGS: dict[Any, Callable[..., Any]] = {
     aten.select_scatter.default: lower_select_scatter,
     aten.pow.Tensor_Scalar: lower_pow,
     aten.topk.default: lower_topk,
+    aten.logical_not.default: lower_logical_not,
+    aten.index_select.default: lower_index_select,
+    aten.flip.default: lower_flip,
     aten.gelu.default: _unary("gelu"),
     aten.silu.default: _unary("silu"),
     aten.softplus.default: lower_softplus,

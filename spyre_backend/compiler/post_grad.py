@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -69,6 +70,12 @@ def check_operator(node: Node) -> None:
     assert isinstance(target, torch._ops.OpOverload)
     if str(target) in TRANSPARENT:
         return
+    if str(target) == "spyre.refused.default":
+        _, op, rule, detail = node.args
+        values = _values(node)
+        origin = replace(origin_of(node), aten=str(op))
+        shapes, dtypes = [v.shape for v in values], [v.dtype for v in values]
+        raise refuse(str(rule), op=str(op), detail=str(detail), shapes=shapes, dtypes=dtypes, origin=origin)
     entry = capabilities.current().operator(target)
     if entry is None and _is_view(target):
         return

@@ -120,8 +120,6 @@ def cast(node: Node, entry: OperatorEntry) -> None:
     source = next(v for v in given.values() if isinstance(v, torch.Tensor)).dtype
     target = given.get("dtype") or source
     names = [str(d).removeprefix("torch.") for d in (source, target)]
-    if names[0] == "bool" and target.is_floating_point:
-        return
     if capabilities.current().dtypes.cast(names[0], names[1]) is None:
         raise Fallback
 
@@ -225,6 +223,26 @@ def _sliced_source(node: Node) -> tuple[Node, int] | None:
     return (source, int(value.shape[-1])) if isinstance(source, Node) else None
 
 
+def view(node: Node, entry: OperatorEntry) -> None:
+    """D6.11: a view may cut the stick dim only into pieces of whole sticks.
+
+    The stick dim is the last one of a tensor whose last dim has stride 1; views of other tensors are judged where they
+    are read.
+    """
+    x = next(v for v in arguments(node).values() if isinstance(v, torch.Tensor))
+    shape = [n for n in node.meta["val"].shape if n > 1]
+    if not x.dtype.is_floating_point or x.dim() == 0 or x.numel() == 0 or not shape or x.stride(-1) != 1:
+        return
+    whole, piece = x.shape[-1], shape[-1]
+    if 1 < piece < whole and whole % piece == 0 and piece % entry.params["inner_multiple"]:
+        places = f"{piece}*d{len(shape) - 2} + d{len(shape) - 1}"
+        raise _refusal(
+            node,
+            entry.rule,
+            f"Could not find a host dimension matching stick expr {places}: {whole} in pieces of {piece}",
+        )
+
+
 def index(node: Node, entry: OperatorEntry) -> None:
     """D5.4: one row of int32 indices on the outermost dim; everything else is refused or unreliable."""
     given = arguments(node)
@@ -257,6 +275,7 @@ def flip(node: Node, entry: OperatorEntry) -> None:
     given = arguments(node)
     if any(d % given["self"].dim() == given["self"].dim() - 1 for d in given["dims"]):
         raise _refusal(node, "indirect-access", "flip along the stick")
+    raise Fallback
 
 
 def dropout(node: Node, entry: OperatorEntry) -> None:
@@ -289,6 +308,7 @@ PREDICATES: dict[str, Callable[[Node, OperatorEntry], None]] = {
     "pad": pad,
     "cat": cat,
     "index": index,
+    "view": view,
     "embedding": embedding,
     "index_copy": index_copy,
     "flip": flip,

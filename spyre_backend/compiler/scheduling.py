@@ -20,6 +20,7 @@ from spyre_backend.compiler.lowering import fx_graph
 from spyre_backend.compiler.trace import root_buffer
 from spyre_backend.compiler.translate import Translator
 from spyre_backend.program import Op, Program
+from spyre_backend.runtime.offsets import refusal_text, stick_coordinate
 
 _graphs = 0
 
@@ -138,23 +139,9 @@ def _check_inputs() -> None:
         return
     for node in fx_graph(V.graph).find_nodes(op="placeholder"):
         value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or value.device.type != "spyre" or not value.dtype.is_floating_point:
-            continue
-        offset = int(value.storage_offset())
-        inner = min((s for s in value.stride() if s > 1), default=0)
-        position = offset % inner if inner else offset
-        eps = 32 if value.dtype == torch.float32 else 64
-        if position % eps:
-            raise refuse(
-                "storage-offset",
-                op="graph input",
-                detail=(
-                    f"graph input {node.name} has a non-stick-aligned device stick coordinate ({position}) at "
-                    f"storage_offset={offset}; not yet supported"
-                ),
-                shapes=[value.shape],
-                dtypes=[value.dtype],
-            )
+        if isinstance(value, torch.Tensor) and value.device.type == "spyre" and stick_coordinate(value):
+            text = refusal_text(node.name, value)
+            raise refuse("storage-offset", op="graph input", detail=text, shapes=[value.shape], dtypes=[value.dtype])
 
 
 class SpyrePythonWrapper(PythonWrapperCodegen):

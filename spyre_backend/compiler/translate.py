@@ -30,8 +30,7 @@ CASTS = {
     ("bfloat16", "bool"): "identity",
     ("float32", "bool"): "identity",
 }
-"""Casts the device has, by (from, to) (D1.6); ``bool`` to a float is a change of name, since bool is held as DL16."""
-BOOL_TO_FLOAT = frozenset({"float16", "bfloat16"})
+"""Casts the device has, by (from, to) (D1.6); every other cast runs on the host."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -199,7 +198,8 @@ class _BodyTranslator:
 
     def _matmul(self, output: Operand) -> list[Op]:
         value = self.body.value
-        assert isinstance(value, Call) and value.name == "mul"
+        assert isinstance(value, Call)
+        assert value.name == "mul"
         sides = tuple(self._value(side, self.dims, force=False) for side in value.args)
         self._emit("batchmatmul", sides, output, self.dims, reduced=self.body.reduced)
         return self.ops
@@ -242,13 +242,6 @@ class _BodyTranslator:
     def _cast(self, operand: Operand | Const, output: Operand) -> None:
         source, target = operand.dtype, output.dtype
         name = CASTS.get((source, target))
-        if source == "bool" and target in BOOL_TO_FLOAT:
-            name = "identity"
-        if source == "bool" and target == "float32":
-            middle = self.graph.fresh("float16", self.dims)
-            half = self._whole(middle, self.dims)
-            self._emit("identity", (operand,), half, self.dims)
-            operand, name = half, "dl16tofp32"
         if source == target:
             name = "identity"
         if name is None:

@@ -16,14 +16,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from spyre_backend import _C
+from spyre_backend import _C, capabilities
 from spyre_backend.emulator.context import DL16_DTYPES, TORCH_DTYPES
 from spyre_backend.emulator.fast import Plan, allocate
 from spyre_backend.emulator.numerics import dl16_decode, dl16_encode
-from spyre_backend.errors import SpyreRuntimeError
+from spyre_backend.errors import SpyreRuntimeError, SpyreUnsupported
 from spyre_backend.program import Operand, Program, TensorSpec
 from spyre_backend.runtime import memory
 from spyre_backend.runtime.decoded import DECODED, Source
+from spyre_backend.runtime.offsets import refusal_text, stick_coordinate
 
 _INTERNED_MAX: Final = 4096
 
@@ -53,6 +54,7 @@ class LoadedProgram:
         self._plan = Plan(program)
         self._specs = tuple(_argument_spec(program, name) for name in program.arguments)
         self._tables = _gather_tables(program)
+        self._aligned_inputs = not capabilities.load(program.release).settings.graph_input_mid_stick
 
     def __repr__(self) -> str:
         return f"LoadedProgram({self.program.name!r}, {len(self.program.ops)} ops, digest {self.digest[:12]})"
@@ -73,6 +75,8 @@ class LoadedProgram:
             )
         for position, (arg, spec) in enumerate(zip(args, self._specs, strict=True)):
             _check(self.program.name, position, arg, spec)
+            if self._aligned_inputs and stick_coordinate(arg):
+                raise _misaligned(arg, spec)
         with torch.no_grad(), memory.device_access():
             arguments = [_bind(arg, spec) for arg, spec in zip(args, self._specs, strict=True)]
             tensors, fresh = self._working_tensors(arguments)
@@ -192,6 +196,18 @@ def _check(program: str, position: int, arg: object, spec: TensorSpec) -> None:
     else:
         return
     raise SpyreRuntimeError(f"program {program!r}, argument {position} ({spec.name!r}) {problem}")
+
+
+def _misaligned(arg: Tensor, spec: TensorSpec) -> SpyreUnsupported:
+    """Neither Dynamo nor Inductor's cache looks at storage offsets: a program may meet a view it was not compiled for."""
+    return SpyreUnsupported(
+        op="graph input",
+        rule="storage-offset",
+        shapes=(tuple(arg.shape),),
+        dtypes=(spec.dtype,),
+        hint="make the view contiguous on the host before it is moved to the device",
+        detail=refusal_text(spec.name, arg),
+    )
 
 
 def _same_strides(arg: Tensor, spec: TensorSpec) -> bool:
