@@ -10,51 +10,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_adapters.corpus.build import BuiltModel as BuiltModel
-    from hf_adapters.corpus.build import build_model as build_model
+    from hf_adapters.corpus.build import BuiltModel, build_model
     from hf_adapters.corpus.errors import (
-        ConfigInvalid as ConfigInvalid,
+        ConfigInvalid,
+        GatedModel,
+        HubRefused,
+        ModelNotFound,
+        NetworkUnavailable,
+        NoTextInputs,
+        RemoteCodeRequired,
+        TableInvalid,
+        Unbuildable,
+        WeightsInvalid,
     )
-    from hf_adapters.corpus.errors import (
-        GatedModel as GatedModel,
-    )
-    from hf_adapters.corpus.errors import (
-        ModelNotFound as ModelNotFound,
-    )
-    from hf_adapters.corpus.errors import (
-        NetworkUnavailable as NetworkUnavailable,
-    )
-    from hf_adapters.corpus.errors import (
-        RemoteCodeRequired as RemoteCodeRequired,
-    )
-    from hf_adapters.corpus.errors import (
-        TableInvalid as TableInvalid,
-    )
-    from hf_adapters.corpus.errors import (
-        Unbuildable as Unbuildable,
-    )
-    from hf_adapters.corpus.hub import PullSummary as PullSummary
-    from hf_adapters.corpus.hub import pull as pull
-    from hf_adapters.corpus.inputs import make_inputs as make_inputs
-    from hf_adapters.corpus.profiles import Profile as Profile
-    from hf_adapters.corpus.profiles import load_profiles as load_profiles
-    from hf_adapters.corpus.ranking import Ranking as Ranking
-    from hf_adapters.corpus.ranking import RankingRow as RankingRow
-    from hf_adapters.corpus.ranking import load_ranking as load_ranking
-    from hf_adapters.corpus.references import ModelRef as ModelRef
-    from hf_adapters.corpus.references import load_model as load_model
-    from hf_adapters.corpus.references import resolve as resolve
-    from hf_adapters.corpus.signature import (
-        StructureGroup as StructureGroup,
-    )
-    from hf_adapters.corpus.signature import (
-        group_profiles as group_profiles,
-    )
-    from hf_adapters.corpus.signature import (
-        structural_signature as structural_signature,
-    )
-    from hf_adapters.corpus.table import import_table as import_table
-    from hf_adapters.corpus.table import read_table as read_table
+    from hf_adapters.corpus.hub import PullSummary, pull
+    from hf_adapters.corpus.inputs import make_inputs
+    from hf_adapters.corpus.profiles import Profile, load_profiles
+    from hf_adapters.corpus.ranking import Ranking, RankingRow, load_ranking
+    from hf_adapters.corpus.references import ModelRef, load_model, resolve
+    from hf_adapters.corpus.signature import StructureGroup, group_profiles, structural_signature
+    from hf_adapters.corpus.table import import_table, read_table
 
 _EXPORTS = {
     "Profile": "profiles",
@@ -79,12 +54,44 @@ _EXPORTS = {
     "ModelNotFound": "errors",
     "ConfigInvalid": "errors",
     "NetworkUnavailable": "errors",
+    "HubRefused": "errors",
+    "WeightsInvalid": "errors",
+    "NoTextInputs": "errors",
     "RemoteCodeRequired": "errors",
     "GatedModel": "errors",
     "TableInvalid": "errors",
 }
 
-__all__ = sorted(_EXPORTS)
+__all__ = [
+    "BuiltModel",
+    "ConfigInvalid",
+    "GatedModel",
+    "HubRefused",
+    "ModelNotFound",
+    "ModelRef",
+    "NetworkUnavailable",
+    "NoTextInputs",
+    "Profile",
+    "PullSummary",
+    "Ranking",
+    "RankingRow",
+    "RemoteCodeRequired",
+    "StructureGroup",
+    "TableInvalid",
+    "Unbuildable",
+    "WeightsInvalid",
+    "build_model",
+    "group_profiles",
+    "import_table",
+    "load_model",
+    "load_profiles",
+    "load_ranking",
+    "make_inputs",
+    "pull",
+    "read_table",
+    "resolve",
+    "structural_signature",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -104,7 +104,8 @@ def layer_stack(model: nn.Module) -> Sequence[nn.Module] | None:
     from torch import nn
 
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else None
+    longest = max(lists, key=lambda found: len(found), default=None)
+    return list(longest) if longest is not None else None
 
 
 def layer_kind(layer: nn.Module) -> tuple[Any, ...]:

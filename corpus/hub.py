@@ -40,6 +40,7 @@ _EXPANDED: list[Literal["downloads", "gated", "sha"]] = ["downloads", "gated", "
 _CONFIG_FILES = ("config.json", "0_Transformer/config.json")
 _WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "config.json")
 _ATTEMPTS = 5
+_FIRST_WAIT = 1.0
 _LONGEST_WAIT = 60.0
 _BATCH = 100
 _PROBE_SECONDS = 10.0
@@ -114,7 +115,8 @@ def pull(
     try:
         for batch in _batches(list(enumerate(listed, start=1)), _BATCH):
             fetched = []
-            for row, profile in pool.map(lambda pair: _describe(*pair), batch):
+            for (rank, info), found in zip(batch, pool.map(_fetch_config, batch), strict=True):
+                row, profile = _describe(rank, info, found)
                 fetched.append(row)
                 if profile is not None:
                     profiles.setdefault(profile.profile_id, profile)
@@ -204,7 +206,16 @@ def hub_reachable() -> bool:
     return True
 
 
-def _describe(rank: int, info: ModelInfo) -> tuple[RankingRow, Profile | None]:
+def _fetch_config(ranked: tuple[int, ModelInfo]) -> Path | CorpusError:
+    """Runs in a thread, so it only fetches: transformers cannot be imported by several threads at once."""
+    _, info = ranked
+    try:
+        return download_config(info.id, info.sha)
+    except CorpusError as error:
+        return error
+
+
+def _describe(rank: int, info: ModelInfo, found: Path | CorpusError) -> tuple[RankingRow, Profile | None]:
     from hf_adapters.corpus.match import parse_config, profile_of
 
     row = RankingRow(
@@ -215,8 +226,9 @@ def _describe(rank: int, info: ModelInfo) -> tuple[RankingRow, Profile | None]:
         gated=bool(info.gated),
     )
     try:
-        path = download_config(info.id, info.sha)
-        values = parse_config(path.read_bytes(), f"config.json of {info.id}")
+        if isinstance(found, CorpusError):
+            raise found
+        values = parse_config(found.read_bytes(), f"config.json of {info.id}")
         row = replace(row, model_type=values["model_type"], config_hash=config_hash(values))
         profile = profile_of(values, info.id)
     except CorpusError as error:
@@ -292,7 +304,7 @@ def _worth_retrying(error: BaseException) -> bool:
 def _wait(state: RetryCallState) -> float:
     """As long as the Hub asks for, else twice as long each time."""
     asked = _retry_after(state.outcome.exception() if state.outcome else None)
-    return min(_LONGEST_WAIT, asked if asked is not None else 0.5 * 2.0**state.attempt_number)
+    return min(_LONGEST_WAIT, asked if asked is not None else _FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
 
 
 def _retry_after(error: BaseException | None) -> float | None:

@@ -9,12 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_adapters.store.models import ACCEPTED as ACCEPTED
-    from hf_adapters.store.models import LADDER as LADDER
-    from hf_adapters.store.models import VERDICTS as VERDICTS
-    from hf_adapters.store.records import CurrentVerdict as CurrentVerdict
-    from hf_adapters.store.records import VerdictRecord as VerdictRecord
-    from hf_adapters.store.store import Store as Store
+    from hf_adapters.store.models import ACCEPTED, LADDER, VERDICTS
+    from hf_adapters.store.records import CurrentVerdict, VerdictRecord
+    from hf_adapters.store.store import Store
 
 _EXPORTS = {
     "Store": "hf_adapters.store.store",
@@ -25,7 +22,7 @@ _EXPORTS = {
     "LADDER": "hf_adapters.store.models",
 }
 
-__all__ = sorted(_EXPORTS)
+__all__ = ["ACCEPTED", "LADDER", "VERDICTS", "CurrentVerdict", "Store", "VerdictRecord"]
 
 
 def __getattr__(name: str) -> Any:
