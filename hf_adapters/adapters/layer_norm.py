@@ -36,7 +36,7 @@ def norm_width(module: nn.Module) -> int | None:
 
 def eps_names(module: nn.Module) -> list[str]:
     """Attributes of a module that can be its epsilon."""
-    small = [n for n, v in module.__dict__.items() if isinstance(v, float) and 0.0 < v <= 0.1]
+    small = [n for n, v in module.__dict__.items() if isinstance(v, float) and v > 0.0]
     return small + [n for n in ("eps",) if module.__dict__.get(n, 0) is None]
 
 
