@@ -88,6 +88,10 @@ OTHERS = (
 HOST_WHEN_FALLBACK = frozenset({"embedding", "index_select"})
 """Operators with a host kernel of their own (a look-up of rows), used where the release does not look up on the device."""
 
+REFUSABLE = ("index.Tensor", "index_add", "index_put")
+"""Operators that run on the host but for what the release refuses in eager mode (D6.9)."""
+REFUSABLE_IN_PLACE = ("index_add_", "index_put_")
+
 _compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 _lock = threading.RLock()
 _library: torch.library.Library | None = None
@@ -104,6 +108,10 @@ def install() -> None:
             _implement(_library, name, _functional(_overload(name)), "PrivateUse1")
     for name in IN_PLACE:
         _implement(_library, name, _in_place(_overload(name)), "PrivateUse1")
+    for name in REFUSABLE:
+        _implement(_library, name, _refusable(_overload(name)), "PrivateUse1")
+    for name in REFUSABLE_IN_PLACE:
+        _implement(_library, name, _refusable_in_place(_overload(name)), "PrivateUse1")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
         _implement(_library, "scaled_dot_product_attention", _attention, key)
 
@@ -152,6 +160,41 @@ def _in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
     return kernel
 
 
+def _refusable(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        _refuse_in_eager(op, args, kwargs)
+        return _on_host(op, args, kwargs)
+
+    return kernel
+
+
+def _refusable_in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    functional = _functional_of(op)
+
+    def kernel(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        _refuse_in_eager(functional, (target, *args), kwargs)
+        return target.copy_(_on_host(functional, (target, *args), kwargs))
+
+    return kernel
+
+
+def _refuse_in_eager(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> None:
+    """Raise the release's refusal of ``op`` on floating data; a boolean mask selects on the host (D5.4)."""
+    policy = capabilities.current().policy(op)
+    tensors = _tensors(args, kwargs)
+    masks = any(t.dtype is torch.bool for t in tensors[1:])
+    if policy.support(eager=True) != "unsupported" or masks or not args[0].dtype.is_floating_point:
+        return
+    raise SpyreUnsupported(
+        op=str(op),
+        rule=policy.rule,
+        shapes=tuple(tuple(t.shape) for t in tensors),
+        dtypes=tuple(str(t.dtype).removeprefix("torch.") for t in tensors),
+        hint=policy.hint or capabilities.current().rule(policy.rule).hint,
+        detail=f"not available in eager mode in release {capabilities.current().release} ({policy.source})",
+    )
+
+
 def _functional_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     packet, _, overload = str(op).removeprefix("aten.").partition(".")
     overload = "Tensor_Scalar" if packet == "pow_" else overload
@@ -186,17 +229,7 @@ def run(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     Raises:
         SpyreUnsupported: the release refuses the operator, or this call of it.
     """
-    policy = capabilities.current().policy(op)
-    if policy.support(eager=True) == "unsupported":
-        tensors = _tensors(args, kwargs)
-        raise SpyreUnsupported(
-            op=str(op),
-            rule=policy.rule,
-            shapes=tuple(tuple(t.shape) for t in tensors),
-            dtypes=tuple(str(t.dtype).removeprefix("torch.") for t in tensors),
-            hint=policy.hint or capabilities.current().rule(policy.rule).hint,
-            detail=f"not available in eager mode in release {capabilities.current().release} ({policy.source})",
-        )
+    _refuse_in_eager(op, args, kwargs)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     leaves = [leaf.item() if isinstance(leaf, Tensor) and leaf.device.type != "spyre" else leaf for leaf in leaves]
     key = (capabilities.current().fingerprint, op, spec, *(_describe(leaf) for leaf in leaves))
