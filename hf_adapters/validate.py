@@ -29,7 +29,7 @@ from hf_adapters.validation.acceptance import UnusableReference
 from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets, structure_seed
 from hf_adapters.validation.recording import POOLINGS, Pooling
 from hf_adapters.validation.reference import Candidate, InlineJudge, Judge, ProcessJudge
-from hf_adapters.validation.runners import Device, Execution, Runner, run_float64, weights_digest
+from hf_adapters.validation.runners import Device, Execution, Runner, on_device, run_float64, weights_digest
 from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Check, Judgement, Thresholds, Validation
 from hf_adapters.validation.unsupported import unsupported_in
@@ -57,6 +57,8 @@ class _Task:
     runner: Runner
     judge: Judge
     weights_before: str
+    foreign_patch: bool
+    """Whether the caller's own patch is applied, which leaves no report."""
 
 
 def validate(
@@ -125,6 +127,7 @@ def validate(
             task = _Task(
                 model=model, input_sets=input_sets, pooling=pooling, thresholds=thresholds, release=chosen.release, judge=judge, runner=runner,
                 patch=patch or (lambda m: patched(m, release=chosen.release)), weights_before=weights_digest(model),
+                foreign_patch=patch is not None,
             )  # fmt: skip
             native = try_native if try_native is not None else isinstance(runner, Device) and patch is None
             result = _verdict(task, base, native)
@@ -191,11 +194,11 @@ def _attempt(
     except Exception as error:  # noqa: BLE001
         return replace(base, reason=f"the patched model fails on the CPU: {_one_line(error)}", ladder="executed")
     found = conduct.checks(
-        execution, calls=len(task.input_sets), weights_before=task.weights_before, weights_after=weights_digest(task.model),
+        execution, calls=len(on_device(task.input_sets)), weights_before=task.weights_before, weights_after=weights_digest(task.model),
         weights_reference=task.judge.digest(),
     )  # fmt: skip
     judgement = task.judge.judge(Candidate(recording=execution.recording, exact=recording, conduct=(*found, *checks)))
-    return _judged(base, execution, judgement)
+    return _judged(base, execution, judgement, task.foreign_patch or bool(adapters))
 
 
 def _failed_run(base: Validation, error: Exception) -> Validation:
@@ -208,7 +211,7 @@ def _failed_run(base: Validation, error: Exception) -> Validation:
     )  # fmt: skip
 
 
-def _judged(base: Validation, execution: Execution, judgement: Judgement) -> Validation:
+def _judged(base: Validation, execution: Execution, judgement: Judgement, patched_at_all: bool) -> Validation:
     failed = judgement.failed
     decided = judgement.neighbours_decided
     result = replace(
@@ -219,7 +222,7 @@ def _judged(base: Validation, execution: Execution, judgement: Judgement) -> Val
         failed_checks=tuple(check.sentence() for check in failed), places=judgement.places,
     )  # fmt: skip
     if judgement.accepted:
-        verdict: Literal["native", "adapted"] = "adapted" if base.adapters else "native"
+        verdict: Literal["native", "adapted"] = "adapted" if patched_at_all else "native"
         reason = f"within {judgement.multiple:.2f} noise floors of stock (accepted: {base.floor_multiple:g})"
         return replace(result, verdict=verdict, reason=reason, ladder="real-weights" if base.weights == "real" else "accurate")
     if all(check.name == conduct.FALLBACK for check in failed):

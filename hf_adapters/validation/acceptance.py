@@ -190,7 +190,7 @@ def _ranking(evidence: Evidence, thresholds: Thresholds) -> tuple[metrics.Rankin
 
 
 def _all_pooled(recording: Recording, sets: Sequence[InputSet]) -> Tensor:
-    return torch.cat([recording.values[f"{batch.name}/{POOLED}"] for batch in sets])
+    return torch.cat([recording.values[f"{batch.name}/{POOLED}"] for batch in sets if not batch.exact_only])
 
 
 def _rejected(checks: Sequence[Check], exact_error: float) -> Judgement:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 Padding = Literal["right", "left", "none"]
 
-DEFAULT_VOCABULARY = 1000
+WINDOW_MARGIN = 9
+LONGEST_EXACT = 640
+"""Longest row for the float64 comparison alone; sliding windows of large decoders (4096) are not reached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +31,8 @@ class InputSpec:
     token_types: int
     accepts: tuple[str, ...]
     """Keyword arguments of the model's forward."""
+    window: int | None = None
+    """Tokens that a sliding-window layer attends to; None without such a layer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +43,8 @@ class InputSet:
     kwargs: dict[str, Tensor]
     """`input_ids` and `attention_mask` int64 `[batch, length]`, and `token_type_ids` where the model has more than one."""
     padding: Padding
+    exact_only: bool = False
+    """Compared in float64 on the CPU only, not run on the device."""
 
     @property
     def valid(self) -> Tensor:
@@ -72,6 +78,7 @@ def spec_of(model: nn.Module) -> InputSpec:
         pad_token=pad if isinstance(pad, int) and 0 <= pad < vocabulary else 0,
         token_types=getattr(text, "type_vocab_size", 0) or 0,
         accepts=accepts,
+        window=_window(text),
     )
 
 
@@ -115,16 +122,22 @@ def draw(
 
 
 def standard_sets(spec: InputSpec, seed: int) -> tuple[InputSet, ...]:
-    """The batches of a validation: right padding, left padding, one row, and a second batch of the first shape, whose padding holds the padding id.
+    """The batches of a validation: right padding, left padding, one row of more than one stick, and a second batch of the first shape.
 
-    The second batch is what finds results cached by shape or by earlier inputs. Lengths are odd on purpose; 64 is the device's stick (D2.2).
+    The second batch, whose padding holds the padding id, finds results cached by shape or by earlier inputs. Lengths are odd on purpose; 64 is
+    the device's stick (D2.2). Where layers attend to a window, a row longer than the window is added for the comparison in float64: shorter ones
+    look the same with and without it.
     """
-    return (
+    sets = [
         draw(spec, name="right", lengths=(33, 7, 1, 21), padding="right", seed=seed),
         draw(spec, name="left", lengths=(19, 5, 12, 17), padding="left", seed=seed + 1),
-        draw(spec, name="single", lengths=(35,), padding="none", seed=seed + 2),
-        draw(spec, name="fresh", lengths=(9, 27, 15, 3), padding="right", seed=seed + 3, fill="pad"),
-    )
+        draw(spec, name="single", lengths=(69,), padding="none", seed=seed + 2),
+        draw(spec, name="fresh", lengths=(9, 27, 15, 3), padding="right", seed=seed + 3, width=33, fill="pad"),
+    ]
+    if spec.window is not None and spec.window + WINDOW_MARGIN <= min(LONGEST_EXACT, spec.max_length):
+        beyond = draw(spec, name="beyond window", lengths=(spec.window + WINDOW_MARGIN,), padding="none", seed=seed + 4)
+        sets.append(replace(beyond, exact_only=True))
+    return tuple(sets)
 
 
 def seed_of(*parts: Any) -> int:
@@ -155,6 +168,17 @@ def _token_table(model: nn.Module) -> nn.Embedding:
             f"{type(model).__name__} has no token embeddings (nn.Embedding), so no inputs can be drawn for it; pass inputs=[{{'input_ids': ...}}, ...]"
         )
     return max(tables, key=lambda table: table.num_embeddings)
+
+
+def _window(config: Any) -> int | None:
+    """The sliding window of those layers that have one."""
+    types = getattr(config, "layer_types", None)
+    if types is not None and not any("sliding" in kind or "local" in kind for kind in types):
+        return None
+    if types is None and not getattr(config, "use_sliding_window", True):
+        return None
+    sizes = [getattr(config, name, None) for name in ("sliding_window", "local_attention", "window_size", "attention_window")]
+    return max((size for size in sizes if isinstance(size, int) and size > 0), default=None)
 
 
 def _offsets_positions(model: nn.Module) -> bool:

@@ -112,7 +112,8 @@ def to_host(tensor: Tensor) -> Tensor:
         return tensor.values.detach().clone()
     tensor = tensor.detach()
     if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
+        # Copied straight into float32: on the way through float16, values beyond 65504 would become infinite (D1.5).
+        return torch.empty(tensor.shape, dtype=torch.float32).copy_(tensor)
     return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32, copy=True)
 
 
