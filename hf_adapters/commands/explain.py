@@ -27,7 +27,8 @@ def explain(
 ) -> None:
     """Compile a model for the device and print the result of every stage, in pipeline order.
 
-    Stages: decompositions, post-grad, lowering, stick-layouts, restickify, work-division, scratchpad, bundling, program.
+    Stages: decompositions, post-grad, lowering, stick-layouts, restickify, work-division, scratchpad, bundling and
+    program.
 
     Example: hf-adapters explain bert.tiny/v30522 --stage stick-layouts
     """
