@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hf_adapters import st_backend as _st_backend
 from hf_adapters.errors import (
     AdapterError,
+    DeviceUnavailableError,
     HfAdaptersError,
     InputError,
     ModelTypeError,
@@ -52,6 +53,7 @@ _LAZY = {
 __all__ = [
     "Adapter",
     "AdapterError",
+    "DeviceUnavailableError",
     "HfAdaptersError",
     "InputError",
     "ModelTypeError",

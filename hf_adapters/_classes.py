@@ -57,13 +57,13 @@ def patched_class(base: type, mixins: tuple[MixinSpec, ...]) -> type:
 def rebuild(base: type, mixins: tuple[MixinSpec, ...]) -> nn.Module:
     """An empty instance of the generated class; pickle and copy fill in the state."""
     cls = patched_class(base, mixins)
-    instance: nn.Module = cls.__new__(cls)
+    instance: nn.Module = object.__new__(cls)
     return instance
 
 
 def _reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
     base, mixins = split_class(type(self))
-    return rebuild, (base, mixins), self.__getstate__()
+    return rebuild, (base, mixins), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 def _generate(base: type, mixins: tuple[MixinSpec, ...]) -> type:

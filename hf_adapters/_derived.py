@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 Token = tuple[Any, ...]
 SAMPLES = 16
+PLACE = 6
+"""Leading elements of a token that do not come from the values."""
 
 
 @dataclass
@@ -50,37 +52,41 @@ def lookup(module: nn.Module, path: str) -> Tensor | None:
     return owner
 
 
-def token_of(tensor: Tensor | None) -> Token:
+def token_of(tensor: Tensor | None, *, sample_device: bool = False) -> Token:
     """A value that changes when the tensor is replaced, moved, cast or written to.
 
-    Writes through ``tensor.data`` do not raise the version counter of ``tensor``, so for host tensors a few sampled
-    values belong to the token.
+    Writes through ``tensor.data`` do not raise the version counter of ``tensor``, so a few sampled values belong to the
+    token. Off the host only sources of derived tensors are sampled, since each sample is a copy.
     """
     if tensor is None:
         return ()
     version = -1 if tensor.is_inference() else tensor._version
     place = (id(tensor), version, tensor.data_ptr(), tensor.device, tensor.dtype, tuple(tensor.shape))
-    return (*place, *_samples(tensor))
+    return (*place, *_samples(tensor)) if sample_device or tensor.device.type == "cpu" else place
 
 
 def _samples(tensor: Tensor) -> tuple[float, ...]:
-    if tensor.device.type != "cpu" or tensor.numel() == 0 or not tensor.is_contiguous():
+    if tensor.numel() == 0 or not tensor.is_contiguous():
         return ()
     step = max(1, tensor.numel() // SAMPLES)
-    return tuple(tensor.detach().view(-1)[::step].tolist())
+    return tuple(tensor.detach().view(-1)[::step].cpu().tolist())
 
 
-def refresh_one(entry: Derived, masters: Mapping[int, Tensor]) -> bool:
+def refresh_one(entry: Derived, masters: dict[int, Tensor]) -> bool:
     """Recompute the entry when a source changed since; returns whether it did.
 
     Args:
         entry: the derived tensor.
-        masters: ``id(device parameter)`` -> the host tensor it was made from, used instead of reading it back.
+        masters: ``id(device parameter)`` -> the host tensor it was made from, used instead of reading it back. A pair
+            is removed when the device parameter turns out to have been written to behind its version counter.
     """
     sources = [lookup(entry.module, path) for path in entry.sources]
-    token = tuple(token_of(source) for source in sources)
+    token = tuple(token_of(source, sample_device=True) for source in sources)
     if token == entry.token and entry.name in entry.module.__dict__:
         return False
+    for source, old, new in zip(sources, entry.token or (), token, strict=False):
+        if old != new and old[:PLACE] == new[:PLACE]:
+            masters.pop(id(source), None)
     first = next((source for source in sources if source is not None), None)
     host = [None if s is None else masters.get(id(s), s).detach().cpu().clone() for s in sources]
     with torch.inference_mode(False), torch.no_grad():

@@ -17,6 +17,7 @@ from hf_adapters.errors import InputError, UnsupportedOptionError
 LENGTH_BUCKET = 64
 """Sequence lengths are multiples of one fp16 stick (D2, D6.2 i and j)."""
 
+CAPTURES = ("hidden_states", "attentions")
 REFUSED = ("labels", "cache", "past_key_values", "encoder_hidden_states", "encoder_attention_mask", "decoder_input_ids")
 
 
@@ -29,14 +30,14 @@ class Call:
         extent: the caller's and the padded sizes.
         as_tuple: the caller asked for ``return_dict=False``.
         attentions: the caller asked for attention weights.
-        captures: the caller asked for attention weights or hidden states.
+        captures: names of what the caller wants recorded, ``"hidden_states"`` or ``"attentions"``.
     """
 
     arguments: dict[str, Any]
     extent: Extent
     as_tuple: bool
     attentions: bool
-    captures: bool
+    captures: tuple[str, ...]
 
 
 def is_text_model(model: nn.Module) -> bool:
@@ -65,11 +66,14 @@ def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, 
     config = getattr(model, "config", None)
     wanted = arguments.pop("return_dict", None)
     as_tuple = (getattr(config, "return_dict", True) if wanted is None else wanted) is False
-    attentions = bool(arguments.get("output_attentions", getattr(config, "output_attentions", False)))
-    captures = attentions or bool(arguments.get("output_hidden_states", getattr(config, "output_hidden_states", False)))
+    captures = tuple(
+        name for name in CAPTURES if arguments.get(f"output_{name}", getattr(config, f"output_{name}", False))
+    )
     _refuse_options(model, arguments)
     batch, length = _sizes(arguments)
     table = find_position_table(model)
+    if table is None and "attention_mask" not in arguments:
+        _refuse_packing(arguments.get("position_ids"))
     check_ids(model, arguments, table, length)
     extent = Extent(batch, length, _power_of_two(batch), _padded_length(model, length, table, padding_stops))
     _pad(model, arguments, extent, table)
@@ -77,7 +81,7 @@ def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, 
         arguments["use_cache"] = False
     if wanted is not None or as_tuple:
         arguments["return_dict"] = True
-    return Call(arguments, extent, as_tuple, attentions, captures)
+    return Call(arguments, extent, as_tuple, "attentions" in captures, captures)
 
 
 def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
@@ -102,13 +106,22 @@ def _refuse_options(model: nn.Module, arguments: dict[str, Any]) -> None:
     for name in REFUSED:
         if name in arguments:
             raise UnsupportedOptionError(
-                f"{type(model).__name__}: {name} is not supported by a compiled model, which computes embeddings of whole "
-                "sequences; leave it out, or call hf_adapters.decompile(model)"
+                f"{type(model).__name__}: {name} is not supported by a compiled model, which computes embeddings of "
+                "whole sequences; leave it out, or call hf_adapters.decompile(model)"
             )
     if arguments.pop("use_cache", False):
         raise UnsupportedOptionError(
             f"{type(model).__name__}: use_cache=True would return a key-value cache, and a compiled model keeps none; "
             "leave it out, or call hf_adapters.decompile(model)"
+        )
+
+
+def _refuse_packing(position_ids: Any) -> None:
+    # Without a mask, transformers takes a jump in the positions for the start of another sequence in the same row.
+    if isinstance(position_ids, Tensor) and position_ids.dim() == 2 and bool((position_ids.diff(dim=1) != 1).any()):
+        raise UnsupportedOptionError(
+            "position_ids that do not count up, without an attention_mask, mean several sequences packed into one row, "
+            "which a compiled model does not separate; give one sequence per row, or an attention_mask"
         )
 
 
@@ -137,7 +150,7 @@ def _power_of_two(batch: int) -> int:
 
 def _padded_length(model: nn.Module, length: int, table: PositionTable | None, padding_stops: bool) -> int:
     padded = -(-length // LENGTH_BUCKET) * LENGTH_BUCKET
-    if table is None or not padding_stops and ("position_ids" in _parameters(model) or table.from_ids):
+    if table is None or (not padding_stops and ("position_ids" in _parameters(model) or table.from_ids)):
         return padded
     # Positions cannot be given to this model, so the padding must not run past its table.
     return min(padded, max(length, table.limit))
@@ -217,7 +230,7 @@ def _pad_last(value: Tensor, extent: Extent, *, edge: bool) -> Tensor:
 
 
 def _pad_batch(value: Tensor, extent: Extent) -> Tensor:
-    """Fill the bucket with copies of the first row, which are as harmless as the row itself; zeros for an empty batch."""
+    """Fill the bucket with copies of the first row, as harmless as the row itself; zeros for an empty batch."""
     extra = extent.padded_batch - value.shape[0]
     if extra <= 0:
         return value.contiguous()

@@ -35,8 +35,8 @@ def dense_mask(mask: Tensor, extent: Extent) -> Tensor:
     """A ready-made 4-D mask, bool or additive, as a finite additive float32 mask of the padded length.
 
     Args:
-        mask: ``[batch or 1, heads or 1, tokens or 1, tokens]``; bool and integer: true means visible; float: added to the
-            scores.
+        mask: ``[batch or 1, heads or 1, tokens or 1, tokens]``; bool and integer: true means visible; float: added to
+            the scores.
         extent: the caller's and the padded sizes.
 
     Returns:

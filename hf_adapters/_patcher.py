@@ -95,9 +95,7 @@ class Patcher:
         base, mixins = split_class(type(module))
         self._set_class(module, base, mixins, with_mixin(mixins, Rebinding(tuple(sorted(names.items())))))
 
-    def _set_class(
-        self, module: nn.Module, base: type, old: tuple[MixinSpec, ...], new: tuple[MixinSpec, ...]
-    ) -> None:
+    def _set_class(self, module: nn.Module, base: type, old: tuple[MixinSpec, ...], new: tuple[MixinSpec, ...]) -> None:
         if new == old:
             return
         module.__class__ = patched_class(base, new)
@@ -157,13 +155,14 @@ class Patcher:
         for name, value in values.items():
             setattr(new, name, value)
 
-    def refresh(self, masters: Mapping[int, Tensor] | None = None) -> int:
+    def refresh(self, masters: dict[int, Tensor] | None = None) -> int:
         """Recompute the derived tensors whose sources changed; returns how many were.
 
         Args:
             masters: ``id(device parameter)`` -> host tensor it was made from, see :func:`refresh_one`.
         """
-        return sum(refresh_one(entry, masters or {}) for entry in self.derived)
+        masters = {} if masters is None else masters
+        return sum(refresh_one(entry, masters) for entry in self.derived)
 
     def stock_config(self, module: nn.Module) -> Any:
         """The config that ``module`` had before it was patched."""

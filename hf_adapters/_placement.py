@@ -7,7 +7,7 @@ use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,7 @@ class Placement:
             self.slots.append(slot)
 
     def copy(self, tensor: Tensor, path: str) -> Tensor:
-        """A device copy of a host tensor: cast on the host, then moved (D6.10), a Parameter when the original is one."""
+        """A device copy, cast on the host and then moved (D6.10); a Parameter when the original is one."""
         value = tensor.detach()
         if value.is_floating_point():
             if self.dtype == torch.float16 and value.dtype != torch.float16:
@@ -94,9 +94,9 @@ class Placement:
     def sync(self, model: nn.Module) -> None:
         """Notice what happened to the tensors since the last call and bring both sides together.
 
-        A tensor that was replaced (``load_state_dict(assign=True)``, ``module.weight = ...``, ``.to("cpu")``) is adopted
-        as the new original; an original that was written to is copied to the device again; a device copy that was
-        written to is marked, so that going back keeps its value.
+        A tensor that was replaced (``load_state_dict(assign=True)``, ``module.weight = ...``, ``.to("cpu")``) is
+        adopted as the new original; an original that was written to is copied to the device again; a device copy
+        that was written to is marked, so that going back keeps its value.
         """
         known: dict[int, Slot] = {}
         for slot in self.slots:
@@ -134,6 +134,11 @@ class Placement:
     def masters(self) -> dict[int, Tensor]:
         """``id(device tensor)`` -> original, for the slots whose original is up to date."""
         return {id(slot.device): slot.host for slot in self.slots if not slot.dirty}
+
+    def mark_written(self, ids: Collection[int]) -> None:
+        """The device tensors with these ids were found to hold other values than their originals."""
+        for slot in self.slots:
+            slot.dirty = slot.dirty or id(slot.device) in ids
 
     def restore(self) -> None:
         """Put the originals back; values written on the device since are copied into them first."""

@@ -91,8 +91,8 @@ def check_ids(model: nn.Module, arguments: dict[str, Any], table: PositionTable 
             used = int((ids != table.first - 1).sum(dim=1).amax()) if ids.numel() else 0
         if used > table.limit:
             raise SequenceTooLongError(
-                f"{name}: the input has {used} tokens, and {table.path} has room for {table.limit}; truncate the input, "
-                f"for instance tokenizer(..., truncation=True, max_length={table.limit})"
+                f"{name}: the input has {used} tokens, and {table.path} has room for {table.limit}; truncate "
+                f"the input, for instance tokenizer(..., truncation=True, max_length={table.limit})"
             )
     get_input_embeddings = getattr(model, "get_input_embeddings", None)
     words = get_input_embeddings() if get_input_embeddings is not None else None
@@ -110,6 +110,6 @@ def _check_range(model: str, name: str, ids: Any, table: Any) -> None:
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= table.num_embeddings:
         raise InputError(
-            f"{model}: {name} holds {low if low < 0 else high}, outside of the {table.num_embeddings} rows of its table; "
-            "does the tokenizer belong to this model?"
+            f"{model}: {name} holds {low if low < 0 else high}, outside of the {table.num_embeddings} rows of its "
+            "table; does the tokenizer belong to this model?"
         )

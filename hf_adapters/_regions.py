@@ -87,14 +87,16 @@ class CompiledForward:
         return {**self.__dict__, "_inner": None}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def compiled(function: Callable[..., Any], backend: str, release: str | None) -> Callable[..., Any]:
     """``torch.compile`` of an unbound forward, once per function, backend and release.
 
     All instances share it, so equal layers of one or several models share their graphs; releases do not, because the
     same graph lowers differently for each.
     """
-    compiled_function: Callable[..., Any] = torch.compile(
+    # The two keywords are missing from the overloads that torch declares.
+    compile_function: Any = torch.compile
+    compiled_function: Callable[..., Any] = compile_function(
         function, backend=backend, dynamic=False, recompile_limit=RECOMPILES, isolate_recompiles=True
     )
     return compiled_function
@@ -116,7 +118,7 @@ def strict_dynamo() -> Iterator[None]:
     """Dynamo settings under which nothing falls back to eager without an error."""
     import torch._dynamo.config as config
 
-    with config.patch(  # type: ignore[attr-defined]
+    with config.patch(
         accumulated_recompile_limit=RECOMPILES,
         recompile_limit=RECOMPILES,
         fail_on_recompile_limit_hit=True,

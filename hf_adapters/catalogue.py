@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterable
+from pathlib import Path
 
 from hf_adapters.errors import UnknownAdapterError
 from hf_adapters.protocols import Adapter
@@ -58,9 +60,28 @@ def select(adapters: Iterable[Adapter], only: Iterable[str] | None) -> tuple[Ada
 
 
 def source_hash(adapter: Adapter) -> str:
-    """First 16 hex digits of the SHA-256 of the file that the adapter is written in; kept with every verdict."""
+    """16 hex digits of a SHA-256 over the adapter's file and the helper files it uses; kept with every verdict."""
     file = inspect.getsourcefile(adapter.apply)
     if file is None:
         return "unknown"
-    with open(file, "rb") as stream:
-        return hashlib.sha256(stream.read()).hexdigest()[:16]
+    start = Path(file).with_name(f"{adapter.name}.py")
+    digest = hashlib.sha256()
+    for source in _with_helpers(start if start.exists() else Path(file)):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _with_helpers(file: Path) -> list[Path]:
+    """The file and the files beside it that it imports, directly or not, sorted by name."""
+    found: dict[str, Path] = {}
+    pending = [file]
+    while pending:
+        source = pending.pop()
+        if source.name in found or not source.exists():
+            continue
+        found[source.name] = source
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None and "adapters" in node.module:
+                names = [alias.name for alias in node.names] + [node.module.rpartition(".")[2]]
+                pending.extend(source.with_name(f"{name}.py") for name in names)
+    return [found[name] for name in sorted(found)]

@@ -49,6 +49,12 @@ class UnknownTargetError(HfAdaptersError, ValueError):
     code = "E_UNKNOWN_TARGET"
 
 
+class DeviceUnavailableError(HfAdaptersError, RuntimeError):
+    """The device that was asked for is not there."""
+
+    code = "E_NO_DEVICE"
+
+
 class TrainingModeError(HfAdaptersError, RuntimeError):
     """The model is in training mode; patched and compiled models are for inference only."""
 

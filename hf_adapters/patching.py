@@ -1,9 +1,9 @@
 """Apply adapters to one model instance, and take them off again.
 
-    >>> import hf_adapters
-    >>> hf_adapters.patch(model)             # this instance only; the class and other instances stay stock
-    >>> print(hf_adapters.patch_report(model))
-    >>> hf_adapters.unpatch(model)           # bitwise the stock outputs again
+>>> import hf_adapters
+>>> hf_adapters.patch(model)             # this instance only; the class and other instances stay stock
+>>> print(hf_adapters.patch_report(model))
+>>> hf_adapters.unpatch(model)           # bitwise the stock outputs again
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PatchedTransformer(PatchedModel):
             self.__dict__["config"] = patched_config
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _refresh_outside_graph(model: Any) -> None:
     model.__dict__[STATE].patcher.refresh()
 
@@ -100,9 +100,7 @@ def check_inference(model: Any) -> None:
             )
 
 
-def patch(
-    model: M, *, target: str = "spyre", only: Iterable[str] | None = None, release: str | None = None
-) -> M:
+def patch(model: M, *, target: str = "spyre", only: Iterable[str] | None = None, release: str | None = None) -> M:
     """Patch this model instance for the device, in place; patching twice is the same as patching once.
 
     Args:

@@ -54,9 +54,11 @@ class Example:
 class PatcherProtocol(Protocol):
     """The reversible steps an adapter may take; see :class:`hf_adapters._patcher.Patcher` for the guarantees."""
 
-    def swap_class(self, module: nn.Module, mixin: type, **attrs: Any) -> None: ...
+    def swap_class(self, module: nn.Module, mixin: type, **attrs: Any) -> None:
+        """Put ``mixin`` in front of the class of this one module and set instance attributes."""
 
-    def set_attr(self, module: nn.Module, name: str, value: Any) -> None: ...
+    def set_attr(self, module: nn.Module, name: str, value: Any) -> None:
+        """Set a plain instance attribute."""
 
     def derive(
         self,
@@ -65,11 +67,14 @@ class PatcherProtocol(Protocol):
         sources: tuple[str, ...],
         fn: Callable[..., Tensor | None],
         **kwargs: Any,
-    ) -> None: ...
+    ) -> None:
+        """Keep ``module.<name> = fn(*sources, **kwargs)`` up to date with the tensors it comes from."""
 
-    def override_config(self, model: nn.Module, **values: Any) -> None: ...
+    def override_config(self, model: nn.Module, **values: Any) -> None:
+        """Give the model its own copy of the config, with some values changed."""
 
-    def rebind(self, module: nn.Module, names: Mapping[str, Callable[..., Any]]) -> None: ...
+    def rebind(self, module: nn.Module, names: Mapping[str, Callable[..., Any]]) -> None:
+        """Give the module a copy of its stock forward in which global names mean other callables."""
 
 
 @dataclass(frozen=True)

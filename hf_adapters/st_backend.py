@@ -38,7 +38,7 @@ def uninstall() -> None:
         cls = _transformer_class(sys.modules.get(name))
         stock = getattr(cls.__dict__.get("_load_model"), "_hf_adapters_stock", None) if cls is not None else None
         if stock is not None:
-            cls._load_model = stock  # type: ignore[union-attr]
+            cls._load_model = stock
 
 
 class _Finder(importlib.abc.MetaPathFinder):

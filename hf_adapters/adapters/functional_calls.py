@@ -59,7 +59,7 @@ def _ragged(a: Any, b: Any) -> bool:
 
 
 def _whole_sticks(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both operands with zeros appended to what is summed over, up to a whole stick; by cat, which may end mid-stick."""
+    """Both operands with zeros appended to what is summed over, up to a whole stick; cat may start mid-stick."""
     extra = -a.shape[-1] % STICK
     a = torch.cat([a, a.new_zeros((*a.shape[:-1], extra))], dim=-1)
     return a, torch.cat([b, b.new_zeros((*b.shape[:-2], extra, b.shape[-1]))], dim=-2)
@@ -93,7 +93,7 @@ class WithDeviceCalls(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The stock forward."""
         with DeviceCalls():
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
+            return super().forward(*args, **kwargs)
 
 
 def _codes(function: Callable[..., Any]) -> Iterator[types.CodeType]:

@@ -124,13 +124,16 @@ def test_swapped_class_looks_stock_and_undoes() -> None:
     stock, before = type(model.encoder.layer[0].intermediate), run(model)
     patching.patch_with(model, [NEGATE])
     cls = type(model.encoder.layer[0].intermediate)
-    assert cls is not stock and issubclass(cls, stock)
-    assert str(cls) == str(stock) and cls is type(model.encoder.layer[1].intermediate)
+    assert cls is not stock
+    assert issubclass(cls, stock)
+    assert str(cls) == str(stock)
+    assert cls is type(model.encoder.layer[1].intermediate)
     assert not torch.equal(run(model), before)
     assert torch.equal(run(other), before)
     patching.unpatch(model)
     assert type(model.encoder.layer[0].intermediate) is stock
-    assert type(model) is BertModel and vars(model).keys() == vars(other).keys()
+    assert type(model) is BertModel
+    assert vars(model).keys() == vars(other).keys()
     assert torch.equal(run(model), before)
 
 
@@ -139,7 +142,8 @@ def test_patching_twice_is_patching_once() -> None:
     once = run(patching.patch_with(model, [NEGATE]))
     report = patch_report(model)
     assert torch.equal(run(patching.patch_with(model, [NEGATE])), once)
-    assert patch_report(model) is report and len(report.sites) == 2
+    assert patch_report(model) is report
+    assert len(report.sites) == 2
     with pytest.raises(errors.PatchConflictError):
         patching.patch_with(model, [NEGATE, PAD])
 
@@ -161,7 +165,8 @@ def test_copies_are_patched_and_independent(how: str) -> None:
         copied.encoder.layer[0].intermediate.dense.weight.mul_(2)
     assert not torch.equal(run(copied), want)
     assert torch.equal(run(patching.unpatch(model)), run(bert()))
-    assert type(copied) is not BertModel and type(patching.unpatch(copied)) is BertModel
+    assert type(copied) is not BertModel
+    assert type(patching.unpatch(copied)) is BertModel
 
 
 def test_state_dict_stays_stock() -> None:
@@ -238,13 +243,16 @@ def test_config_overrides_stay_on_this_instance(tmp_path: object) -> None:
     here = adapter("config", lambda model: [protocols.Site("", "config", "sdpa", "eager")], override)
     patching.patch_with(first, [here])
     held = {id(m.config) for m in first.modules() if hasattr(m, "config")}
-    assert held == {id(first.config)} and first.config is not config
-    assert first.config._attn_implementation == "eager" and second.config._attn_implementation == "sdpa"
+    assert held == {id(first.config)}
+    assert first.config is not config
+    assert first.config._attn_implementation == "eager"
+    assert second.config._attn_implementation == "sdpa"
     first.save_pretrained(tmp_path)
     assert BertConfig.from_pretrained(tmp_path).layer_norm_eps == config.layer_norm_eps
     assert first.config.layer_norm_eps == 0.5
     patching.unpatch(first)
-    assert first.config is config and first.encoder.layer[0].attention.self.config is config
+    assert first.config is config
+    assert first.encoder.layer[0].attention.self.config is config
 
 
 def test_failing_adapter_restores_the_model() -> None:
@@ -252,7 +260,8 @@ def test_failing_adapter_restores_the_model() -> None:
     before = run(model)
     with pytest.raises(errors.AdapterError, match=r"adapter broken failed at encoder\.layer\.0"):
         patching.patch_with(model, [NEGATE, adapter("broken", negate_sites, failing_apply)])
-    assert type(model) is BertModel and torch.equal(run(model), before)
+    assert type(model) is BertModel
+    assert torch.equal(run(model), before)
 
 
 def test_training_mode_is_refused_and_gradients_are_off() -> None:

@@ -61,9 +61,7 @@ def qwen3(**extra: Any) -> Any:
 
 
 def distilbert() -> Any:
-    config = DistilBertConfig(
-        vocab_size=90, dim=64, hidden_dim=128, n_layers=2, n_heads=1, max_position_embeddings=100
-    )
+    config = DistilBertConfig(vocab_size=90, dim=64, hidden_dim=128, n_layers=2, n_heads=1, max_position_embeddings=100)
     return seeded(DistilBertModel(config))
 
 

@@ -35,7 +35,8 @@ def test_hidden_states_of_all_lengths(name: str, target: str) -> None:
             want = stock(**inputs)
         got = model(**inputs)
         assert got.last_hidden_state.shape == want.last_hidden_state.shape
-        assert got.last_hidden_state.dtype == torch.float32 and got.last_hidden_state.device.type == "cpu"
+        assert got.last_hidden_state.dtype == torch.float32
+        assert got.last_hidden_state.device.type == "cpu"
         assert cosine(at_tokens(got.last_hidden_state, inputs), at_tokens(want.last_hidden_state, inputs)) > 0.999
         assert getattr(got, "past_key_values", None) is None
 
@@ -132,7 +133,8 @@ def test_bad_input_gets_a_clear_error_and_the_model_still_works(
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_empty_batch_gives_an_empty_result(target: str) -> None:
     out = compiled(bert(), target)(input_ids=torch.zeros(0, 5, dtype=torch.long))
-    assert out.last_hidden_state.shape == (0, 5, 64) and out.pooler_output.shape == (0, 64)
+    assert out.last_hidden_state.shape == (0, 5, 64)
+    assert out.pooler_output.shape == (0, 64)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -151,7 +153,8 @@ def test_call_surface_of_the_stock_model(target: str) -> None:
         assert cosine(a[keep], b[keep]) > 0.999
     assert cosine(got.pooler_output, want.pooler_output) > 0.999
     as_tuple = model.forward(ids, attention_mask=mask, return_dict=False)
-    assert isinstance(as_tuple, tuple) and cosine(as_tuple[1], want.pooler_output) > 0.999
+    assert isinstance(as_tuple, tuple)
+    assert cosine(as_tuple[1], want.pooler_output) > 0.999
     embeds = torch.randn(3, 37, 64, generator=torch.Generator().manual_seed(2))
     positions = torch.arange(37).flip(0)[None]
     with torch.no_grad():
@@ -195,8 +198,10 @@ def test_grad_modes_agree_and_give_ordinary_tensors() -> None:
         inside = model(**{k: v.clone() for k, v in inputs.items()}).last_hidden_state
     with torch.no_grad():
         again = model(**inputs).last_hidden_state
-    assert torch.equal(plain, inside) and torch.equal(plain, again)
-    assert not plain.requires_grad and not inside.is_inference()
+    assert torch.equal(plain, inside)
+    assert torch.equal(plain, again)
+    assert not plain.requires_grad
+    assert not inside.is_inference()
 
 
 def test_strided_and_offset_inputs() -> None:
@@ -229,7 +234,9 @@ def test_modules_of_any_kind() -> None:
     x = torch.randn(7, 64, dtype=torch.float64)
     got = model(x, extra={"bias": torch.ones(64)})
     want = stock(x.float(), extra={"bias": torch.ones(64)})
-    assert got["y"].dtype == torch.float64 and got["y"].shape == (7, 64) and got["pair"][1] == 3
+    assert got["y"].dtype == torch.float64
+    assert got["y"].shape == (7, 64)
+    assert got["pair"][1] == 3
     assert torch.allclose(got["y"].float(), want["y"], atol=2e-2)
 
 

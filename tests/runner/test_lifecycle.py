@@ -35,7 +35,8 @@ def test_decompile_is_bitwise(target: str) -> None:
     compiled(model, target)
     run(model)
     hf_adapters.decompile(model)
-    assert type(model) is BertModel and set(vars(model)) == attributes
+    assert type(model) is BertModel
+    assert set(vars(model)) == attributes
     assert all(parameters[name] is parameter for name, parameter in model.named_parameters())
     assert all("forward" not in vars(module) for module in model.modules())
     assert torch.equal(run(model), run(stock))
@@ -65,7 +66,8 @@ def test_state_dict_and_saved_files_are_stock(tmp_path: Any) -> None:
     assert all(torch.allclose(state[k].cpu().float(), stock[k].float(), atol=2e-3, rtol=2e-3) for k in stock)
     model.save_pretrained(tmp_path)
     again = BertModel.from_pretrained(tmp_path).eval()
-    assert again.dtype == torch.float32 and torch.equal(run(again), run(bert()))
+    assert again.dtype == torch.float32
+    assert torch.equal(run(again), run(bert()))
 
 
 @pytest.mark.parametrize("how", ["load_state_dict", "assign", "in-place", "replaced", "before"])
@@ -90,7 +92,8 @@ def test_new_weights_are_seen(how: str) -> None:
                 each.load_state_dict(state, strict=False, assign=how == "assign")
     after = run(model)
     keep = batch()["attention_mask"].bool()
-    assert cosine(after[keep], run(twin)[keep]) > 0.999 and cosine(after[keep], before[keep]) < 0.99
+    assert cosine(after[keep], run(twin)[keep]) > 0.999
+    assert cosine(after[keep], before[keep]) < 0.99
     back = run(hf_adapters.decompile(model))
     assert cosine(back[keep], run(twin)[keep]) > 0.9999
 
@@ -99,7 +102,8 @@ def test_moves_from_outside_leave_a_compiled_model_in_place() -> None:
     model = compiled(bert())
     parent = nn.ModuleList([model]).to("cpu").half()
     assert next(parent.parameters()).device.type == "spyre"
-    assert model.device.type == "cpu" and model.dtype == torch.float32
+    assert model.device.type == "cpu"
+    assert model.dtype == torch.float32
     model.encoder.to("cpu")
     assert cosine(run(model), run(bert())) > 0.99
 
@@ -138,7 +142,8 @@ def test_other_models_of_the_class_stay_stock() -> None:
     other, forward = distilbert(), type(distilbert()).forward
     before = run(other)
     compiled(distilbert())
-    assert torch.equal(run(other), before) and type(other).forward is forward
+    assert torch.equal(run(other), before)
+    assert type(other).forward is forward
     assert "forward" not in vars(other.transformer.layer[0])
 
 
@@ -170,7 +175,8 @@ def test_weights_beyond_float16_are_refused_and_the_model_is_restored() -> None:
         model.encoder.layer[0].output.dense.weight[0, 0] = 1e5
     with pytest.raises(errors.WeightRangeError, match=r"encoder\.layer\.0\.output\.dense\.weight.*bfloat16"):
         compiled(model)
-    assert type(model) is BertModel and next(model.parameters()).device.type == "cpu"
+    assert type(model) is BertModel
+    assert next(model.parameters()).device.type == "cpu"
 
 
 @pytest.mark.parametrize("wrong", [None, "bert", BertModel])
@@ -192,10 +198,13 @@ def test_unknown_targets_releases_and_adapters_are_refused() -> None:
 def test_tied_weights_stay_tied() -> None:
     from transformers import BertConfig, BertForMaskedLM
 
-    model = BertForMaskedLM(BertConfig(vocab_size=90, hidden_size=64, num_hidden_layers=1, num_attention_heads=1)).eval()
+    model = BertForMaskedLM(
+        BertConfig(vocab_size=90, hidden_size=64, num_hidden_layers=1, num_attention_heads=1)
+    ).eval()
     compiled(model)
     words, decoder = model.bert.embeddings.word_embeddings, model.cls.predictions.decoder
-    assert words.weight is decoder.weight and words.weight.device.type == "spyre"
+    assert words.weight is decoder.weight
+    assert words.weight.device.type == "spyre"
     hf_adapters.decompile(model)
     assert words.weight is decoder.weight
 
@@ -205,3 +214,38 @@ def _quiet() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def test_writes_behind_the_version_counter_reach_derived_tensors() -> None:
+    wide = {"num_attention_heads": 2}
+    model, twin = compiled(bert(**wide)), bert(**wide)
+    assert hf_adapters.patch_report(model).sites
+    for each in (model, twin):
+        run(each)
+        each.encoder.layer[0].attention.self.value.weight.data.mul_(-2)
+    keep = batch()["attention_mask"].bool()
+    assert cosine(run(model)[keep], run(twin)[keep]) > 0.999
+    assert cosine(run(hf_adapters.decompile(model))[keep], run(twin)[keep]) > 0.999
+
+
+def test_score_heads_never_read_our_padding() -> None:
+    from transformers import Qwen3Config, Qwen3ForSequenceClassification
+
+    sizes = {"vocab_size": 90, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "head_dim": 64}
+    config = Qwen3Config(**sizes, num_attention_heads=1, num_key_value_heads=1, num_labels=2)
+    model = compiled(Qwen3ForSequenceClassification(config).eval(), "cpu")
+    ids = torch.arange(3, 12)[None]
+    with pytest.raises(errors.UnsupportedOptionError, match="pad_token_id"):
+        model(input_ids=ids)
+    model.config.pad_token_id = 0
+    scores = model(input_ids=ids).logits
+    assert torch.allclose(hf_adapters.decompile(model)(input_ids=ids).logits, scores, atol=1e-4)
+
+
+def test_packed_rows_are_refused() -> None:
+    from .small_models import qwen3
+
+    model, ids = compiled(qwen3(), "cpu"), torch.arange(3, 9)[None]
+    with pytest.raises(errors.UnsupportedOptionError, match="packed"):
+        model(input_ids=ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    assert model(input_ids=ids, position_ids=torch.arange(40, 46)[None]).last_hidden_state.isfinite().all()

@@ -75,10 +75,12 @@ def test_backend_spyre_compiles_and_others_do_not(tmp_path: Path, monkeypatch: p
     plain = SentenceTransformer(path, device="cpu")
     assert not asked
     model = SentenceTransformer(path, backend="spyre")
-    assert asked == ["spyre"] and model.device.type == "cpu"
+    assert asked == ["spyre"]
+    assert model.device.type == "cpu"
     texts = ["red cat runs", "dog", "blue blue cat"]
     got, want = model.encode(texts), plain.encode(texts)
-    assert got.dtype == want.dtype and (got * want).sum(-1).min() > 0.999 * (want * want).sum(-1).min()
+    assert got.dtype == want.dtype
+    assert (got * want).sum(-1).min() > 0.999 * (want * want).sum(-1).min()
     assert len(model.encode([])) == 0
     whole = stock(SentenceTransformer(path, device="cpu"), backend=None)
     assert abs(whole.encode(texts) - got).max() < 1e-6
