@@ -23,8 +23,6 @@ FORBIDDEN = {
     "masked_fill_", "_scaled_dot_product_flash_attention_for_cpu", "roll", "flip", "sort", "isinf", "isnan",
 }  # fmt: skip
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
-LATER = ("t5",)
-"""Families whose position buckets still run inside the first layer."""
 
 
 class Watch(TorchDispatchMode):
@@ -98,8 +96,7 @@ def test_layers_use_legal_operations_only(name: str) -> None:
         with torch.no_grad(), Watch() as watch:
             module(*args, **kwargs)
         assert watch.seen
-        problems = [p for p in watch.broken if not (name in LATER and path == "encoder.block.0")]
-        assert problems == [], path
+        assert watch.broken == [], path
 
 
 def test_the_watch_sees_what_a_stock_layer_does() -> None:
