@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from spyre_backend.compiler.lowering import fx_graph
 from spyre_backend.compiler.trace import root_buffer
 from spyre_backend.compiler.translate import Translator
 from spyre_backend.program import Op, Program
+from spyre_backend.runtime.cache import ProgramCache
 from spyre_backend.runtime.offsets import refusal_text, stick_coordinate
 
 _graphs = 0
@@ -122,6 +124,7 @@ class SpyreScheduling(BaseScheduling):
                     V.graph.removed_buffers.add(output.get_name())
             node.mark_run()
         digest = program.digest
+        _cache().put(program)
         if digest not in self.kernels:
             self.kernels[digest] = f"spyre_program_{len(self.kernels)}"
             if len(self.kernels) == 1:
@@ -131,6 +134,11 @@ class SpyreScheduling(BaseScheduling):
         wrapper.writeline(call)  # type: ignore[no-untyped-call]
         assert self.scheduler is not None
         self.scheduler.free_buffers()
+
+
+@functools.cache
+def _cache() -> ProgramCache:
+    return ProgramCache()
 
 
 def _check_inputs() -> None:
