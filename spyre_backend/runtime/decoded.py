@@ -21,6 +21,20 @@ ENVIRONMENT_VARIABLE: Final = "SPYRE_DECODED_CACHE_MB"
 _DEFAULT_MB: Final = 1024
 
 
+_GENERATIONS: Final = hasattr(memory, "write_generation")
+
+
+def reading_view(device: Tensor) -> Tensor:
+    """A host view that does not count as a write; whoever writes through it calls :func:`mark_written` afterwards."""
+    return memory.host_view(device, write=False) if _GENERATIONS else memory.host_view(device)
+
+
+def mark_written(device: Tensor) -> None:
+    """Make what was decoded from this memory stale."""
+    if _GENERATIONS:
+        memory.mark_written(device)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Which device memory was decoded, and the write generation of its allocation (None: unknown, never cached)."""
@@ -33,10 +47,8 @@ class Source:
     @staticmethod
     def of(device: Tensor, spec: TensorSpec) -> Source:
         """The source behind a launch argument."""
-        generation = getattr(memory, "write_generation", None)
-        return Source(
-            device.data_ptr(), spec.storage_elements, spec.dtype, None if generation is None else generation(device)
-        )
+        generation = memory.write_generation(device) if _GENERATIONS else None
+        return Source(device.data_ptr(), spec.storage_elements, spec.dtype, generation)
 
 
 class DecodedCache:

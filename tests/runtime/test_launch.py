@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from spyre_backend.emulator.numerics import dl16_round
-from spyre_backend.errors import SpyreRuntimeError
+from spyre_backend.errors import SpyreRuntimeError, SpyreUnsupported
 from spyre_backend.program import Program
 from spyre_backend.runtime.launch import LoadedProgram, load_program
 from tests.emulator.programs import contiguous, op, operand, program, spec
+
+MID_STICK = "2026.09"
+"""A release that takes arguments which start in the middle of a stick."""
 
 
 def loaded(made: Program) -> LoadedProgram:
@@ -65,12 +68,19 @@ def test_strided_arguments_at_an_offset_read_and_write_only_their_own_elements()
     out_base = torch.full((20,), 7.0, dtype=torch.float16, device="spyre")
     y = out_base.as_strided((3, 2), (1, 5), 3)
     sx, sy = spec("x", "input", (3, 2), stride=(4, 1)), spec("y", "output", (3, 2), stride=(1, 5))
-    made = program((sx, sy), op("neg", (3, 2), (operand(sx, (4, 1)),), operand(sy, (1, 5))))
+    made = program((sx, sy), op("neg", (3, 2), (operand(sx, (4, 1)),), operand(sy, (1, 5))), release=MID_STICK)
     loaded(made).launch(x, y)
     expected = torch.full((20,), 7.0, dtype=torch.float16)
     expected.as_strided((3, 2), (1, 5), 3).copy_(-base.cpu().as_strided((3, 2), (4, 1), 5))
     assert torch.equal(out_base.cpu(), expected)
     assert torch.equal(base.cpu(), torch.arange(24.0).to(torch.float16))
+
+
+def test_an_argument_that_starts_mid_stick_is_refused_where_the_release_says_so() -> None:
+    x = torch.zeros(8, dtype=torch.float16, device="spyre")[2:6]
+    with pytest.raises(SpyreUnsupported, match=r"non-stick-aligned .*storage_offset=2") as caught:
+        loaded(doubling()).launch(x, torch.zeros(4, dtype=torch.float16, device="spyre"))
+    assert caught.value.rule == "storage-offset"
 
 
 def test_an_inout_keeps_what_the_program_does_not_write() -> None:
@@ -87,6 +97,7 @@ def test_aliased_arguments_see_each_others_writes() -> None:
         (x, y),
         op("add", (3,), (operand(y, (1,)), operand(y, (1,))), operand(y, (1,))),
         op("add", (3,), (operand(x, (1,)), operand(y, (1,))), operand(y, (1,))),
+        release=MID_STICK,
     )
     base = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float16, device="spyre")
     loaded(made).launch(base[:3], base[1:])
