@@ -161,7 +161,7 @@ void copy_storage_bytes(const at::Tensor& src, const at::Tensor& dst) {
 
 } // namespace
 
-void copy(const at::Tensor& src, const at::Tensor& dst) {
+void copy_tensor(const at::Tensor& src, const at::Tensor& dst) {
   check_not_forked();
   if (dst.numel() == 0 || src.is_same(dst)) {
     return; // D6.3: newer builds return early

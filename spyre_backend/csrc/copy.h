@@ -7,7 +7,7 @@ namespace spyre {
 
 // Writes `src` into `dst`; at least one of them is on the device. Shapes
 // broadcast, dtypes convert on the host, D1.5 applies in each direction.
-void copy(const at::Tensor& src, const at::Tensor& dst);
+void copy_tensor(const at::Tensor& src, const at::Tensor& dst);
 
 // Turns an allocation of host bytes into the device's format for `dtype`, when
 // a tensor of that dtype is first bound to it (deserialisation).

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 namespace spyre {
@@ -52,24 +53,28 @@ struct Seen {
   }
 };
 
-bool needs_default_generator(const c10::FunctionSchema& schema, size_t index) {
-  return schema.arguments()[index].name() == "generator";
-}
-
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_not_forked();
   initialise();
   const auto& schema = op.schema();
   const size_t arguments = schema.arguments().size();
   Seen seen;
+  bool takes_generator = false;
   for (size_t i = 0; i < arguments; ++i) {
     auto& value = torch::jit::peek(*stack, i, arguments);
     seen.add(value);
-    if (needs_default_generator(schema, i) && (value.isNone() || value.isGenerator())) {
+    if (schema.arguments()[i].name() == "generator") {
+      takes_generator = true;
       value = host_generator(value.toOptional<at::Generator>());
     }
   }
-  at::native::cpu_fallback(op, stack);
+  {
+    std::optional<DefaultGeneratorSwap> swap;
+    if (!takes_generator && op.hasTag(at::Tag::nondeterministic_seeded)) {
+      swap.emplace();
+    }
+    at::native::cpu_fallback(op, stack);
+  }
   const size_t returns = schema.returns().size();
   for (size_t i = 0; i < returns; ++i) {
     seen.add(torch::jit::peek(*stack, i, returns));

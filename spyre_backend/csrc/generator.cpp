@@ -1,6 +1,9 @@
 #include "generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
 
 namespace spyre {
 namespace {
@@ -60,6 +63,24 @@ at::Generator host_generator(const std::optional<at::Generator>& generator) {
     return chosen;
   }
   return static_cast<GeneratorImpl*>(chosen.unsafeGetGeneratorImpl())->host;
+}
+
+DefaultGeneratorSwap::DefaultGeneratorSwap() {
+  exchange();
+}
+
+DefaultGeneratorSwap::~DefaultGeneratorSwap() {
+  exchange();
+}
+
+void DefaultGeneratorSwap::exchange() {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto device = host_generator(std::nullopt);
+  auto host = at::detail::getDefaultCPUGenerator();
+  const auto device_state = device.get_state();
+  device.set_state(host.get_state());
+  host.set_state(device_state);
 }
 
 } // namespace spyre

@@ -11,4 +11,17 @@ at::Generator new_generator();
 // it is undefined, `generator` itself when it already is a CPU generator.
 at::Generator host_generator(const std::optional<at::Generator>& generator);
 
+// While alive, the default CPU generator continues the device's sequence: some
+// CPU kernels (native_dropout) draw from it and take no generator.
+class DefaultGeneratorSwap {
+ public:
+  DefaultGeneratorSwap();
+  ~DefaultGeneratorSwap();
+  DefaultGeneratorSwap(const DefaultGeneratorSwap&) = delete;
+  DefaultGeneratorSwap& operator=(const DefaultGeneratorSwap&) = delete;
+
+ private:
+  void exchange();
+};
+
 } // namespace spyre

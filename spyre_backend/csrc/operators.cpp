@@ -7,6 +7,7 @@
 #include "view.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -14,11 +15,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
-#include <ATen/ops/view_as_real_native.h>
 #include <torch/library.h>
 
 namespace spyre {
@@ -97,15 +96,39 @@ Tensor as_strided(
   return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
 }
 
+// The storage grows when the tensor's sizes and strides reach beyond its end.
+void fit_storage(const Tensor& self) {
+  const auto needed = at::detail::computeStorageNbytes(
+      self.sizes(), self.strides(), self.itemsize(), self.storage_offset());
+  const auto& storage = self.storage();
+  if (self.numel() > 0 && needed > storage.nbytes()) {
+    at::native::resize_bytes_nocuda(storage, needed);
+  }
+  // Bytes of unknown meaning stay so until a tensor with a dtype is bound.
+  const void* base = storage.data();
+  if (base != nullptr && self.scalar_type() != at::kByte &&
+      allocation_format(base) == Format::kRaw) {
+    set_allocation_format(base, format_of(self.scalar_type()));
+  }
+}
+
 const Tensor& resize_(
     const Tensor& self,
     IntArrayRef size,
     std::optional<c10::MemoryFormat> memory_format) {
-  at::native::resize_(self, size, memory_format);
-  const void* base = self.storage().data();
-  if (base != nullptr && allocation_format(base) == Format::kRaw) {
-    set_allocation_format(base, format_of(self.scalar_type()));
+  if (self.sizes() == size && !memory_format.has_value()) {
+    return self;
   }
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(size);
+  if (memory_format.has_value()) {
+    TORCH_CHECK(
+        *memory_format != c10::MemoryFormat::Preserve,
+        "resize_: unsupported memory format ",
+        *memory_format);
+    impl->empty_tensor_restride(*memory_format);
+  }
+  fit_storage(self);
   return self;
 }
 
@@ -115,8 +138,16 @@ Tensor& set_storage(
     int64_t storage_offset,
     IntArrayRef size,
     IntArrayRef stride) {
-  at::native::set_storage_cpu_(result, std::move(storage), storage_offset, size, stride);
+  at::native::checkSetStorage(result, std::move(storage), storage_offset, size, stride);
+  auto* impl = result.unsafeGetTensorImpl();
+  impl->set_storage_offset(storage_offset);
+  if (stride.data() != nullptr) {
+    impl->set_sizes_and_strides(size, stride);
+  } else {
+    impl->set_sizes_contiguous(size);
+  }
   bind_format(result);
+  fit_storage(result);
   return result;
 }
 
@@ -126,24 +157,29 @@ Tensor& set_whole_storage(Tensor& result, at::Storage storage) {
   return result;
 }
 
+Tensor& set_nothing(Tensor& result) {
+  at::Storage storage(at::Storage::use_byte_size_t(), 0, device_allocator(), /*resizable=*/true);
+  return set_storage(result, std::move(storage), 0, {0}, {});
+}
+
 Tensor& set_tensor(Tensor& result, const Tensor& source) {
   return at::native::set_tensor_(result, source);
 }
 
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool /*non_blocking*/) {
-  copy(self, dst);
+  copy_tensor(self, dst);
   return dst;
 }
 
 Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
   dst.resize_(self.sizes());
-  copy(self, dst);
+  copy_tensor(self, dst);
   return dst;
 }
 
 at::Scalar local_scalar_dense(const Tensor& self) {
   auto value = at::empty({}, self.options().device(at::kCPU));
-  copy(self.reshape({}), value);
+  copy_tensor(self.reshape({}), value);
   return at::_local_scalar_dense(value);
 }
 
@@ -158,7 +194,7 @@ Tensor host_like(const Tensor& self) {
 }
 
 Tensor& fill_scalar_(Tensor& self, const at::Scalar& value) {
-  copy(at::full({}, value, self.options().device(at::kCPU)), self);
+  copy_tensor(at::full({}, value, self.options().device(at::kCPU)), self);
   return self;
 }
 
@@ -168,7 +204,7 @@ Tensor& fill_tensor_(Tensor& self, const Tensor& value) {
       "fill_ only supports 0-dimension value tensor but got tensor with ",
       value.dim(),
       " dimensions.");
-  copy(value, self);
+  copy_tensor(value, self);
   return self;
 }
 
@@ -177,12 +213,12 @@ Tensor& zero_(Tensor& self) {
 }
 
 Tensor& normal_(Tensor& self, double mean, double std, std::optional<at::Generator> generator) {
-  copy(host_like(self).normal_(mean, std, host_generator(generator)), self);
+  copy_tensor(host_like(self).normal_(mean, std, host_generator(generator)), self);
   return self;
 }
 
 Tensor& uniform_(Tensor& self, double from, double to, std::optional<at::Generator> generator) {
-  copy(host_like(self).uniform_(from, to, host_generator(generator)), self);
+  copy_tensor(host_like(self).uniform_(from, to, host_generator(generator)), self);
   return self;
 }
 
@@ -246,6 +282,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("resize_", &spyre::resize_);
   m.impl("set_.source_Storage_storage_offset", &spyre::set_storage);
   m.impl("set_.source_Storage", &spyre::set_whole_storage);
+  m.impl("set_", &spyre::set_nothing);
   m.impl("set_.source_Tensor", &spyre::set_tensor);
   m.impl("_copy_from", &spyre::copy_from);
   m.impl("_copy_from_and_resize", &spyre::copy_from_and_resize);
