@@ -27,13 +27,14 @@ from hf_adapters.patching import patch_state, patched
 from hf_adapters.validation import conduct, functions
 from hf_adapters.validation.acceptance import UnusableReference
 from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets, structure_seed
-from hf_adapters.validation.recording import POOLINGS, Pooling
+from hf_adapters.validation.recording import POOLINGS, Pooling, Recording
 from hf_adapters.validation.reference import Candidate, InlineJudge, Judge, ProcessJudge
 from hf_adapters.validation.runners import Device, Execution, Runner, on_device, run_float64, weights_digest
 from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Check, Judgement, Thresholds, Validation
 from hf_adapters.validation.unsupported import unsupported_in
 from spyre_backend import capabilities
+from spyre_backend.errors import SpyreUnsupported
 
 Patch = Callable[[nn.Module], AbstractContextManager[nn.Module]]
 
@@ -163,32 +164,40 @@ def _adapted(task: _Task, base: Validation) -> Validation:
     with task.patch(task.model) as candidate:
         sites = _sites(candidate)
     probes = functions.probe_stock(task.model, functions.enclosing(functions.representatives(task.model, sites)), batch)
-    with task.patch(task.model) as candidate:
-        state = patch_state(candidate)
-        adapters = {} if state is None else state.report.hashes
+    adapters: dict[str, str] = {}
 
-        def exact() -> tuple[Any, list[Check]]:
-            return (
-                run_float64(candidate, task.input_sets, task.pooling),
-                functions.compare(candidate, functions.representatives(candidate, sites), probes, batch, task.thresholds),
-            )
+    def execute() -> Execution:
+        with task.patch(task.model) as candidate:
+            adapters.update(_hashes(candidate))
+            return task.runner(candidate, task.input_sets, task.pooling)
 
-        return _attempt(task, base, lambda: task.runner(candidate, task.input_sets, task.pooling), exact, adapters=adapters)
+    def exact() -> tuple[Recording, list[Check]]:
+        # Patched anew: a runner that compiles takes the patch off with its compilation.
+        with task.patch(task.model) as candidate:
+            same = Check(
+                name="same patch", passed=_hashes(candidate) == adapters, where="candidate", value=None, limit=None,
+                detail="the patch compared in float64 is the one that ran",
+            )  # fmt: skip
+            recording = run_float64(candidate, task.input_sets, task.pooling)
+            compared = functions.compare(candidate, functions.representatives(candidate, sites), probes, batch, task.thresholds)
+            return recording, [same, *compared]
+
+    return _attempt(task, base, execute, exact, adapters=adapters)
 
 
 def _attempt(
     task: _Task,
     base: Validation,
     execute: Callable[[], Execution],
-    exact: Callable[[], tuple[Any, list[Check]]],
+    exact: Callable[[], tuple[Recording | None, list[Check]]],
     *,
     adapters: dict[str, str],
 ) -> Validation:
-    base = replace(base, adapters=adapters)
     try:
         execution = execute()
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a finding about it
-        return _failed_run(base, error)
+        return _failed_run(replace(base, adapters=adapters), error)
+    base = replace(base, adapters=adapters)
     try:
         recording, checks = exact()
     except Exception as error:  # noqa: BLE001
@@ -206,9 +215,15 @@ def _failed_run(base: Validation, error: Exception) -> Validation:
     if refused is None:
         return replace(base, verdict="crashed", reason=_one_line(error))
     return replace(
-        base, verdict="uncovered", reason=_one_line(refused), rule=refused.rule, op=refused.op, module_path=refused.module_path,
+        base, verdict="uncovered", reason=_refusal(refused), rule=refused.rule, op=refused.op, module_path=refused.module_path,
         source_line=refused.source_line, hint=refused.hint, ladder="traced",
     )  # fmt: skip
+
+
+def _refusal(error: SpyreUnsupported) -> str:
+    operands = ", ".join(f"{dtype.removeprefix('torch.')}{list(shape)}" for dtype, shape in zip(error.dtypes, error.shapes, strict=False))
+    where = f" in {error.module_path}" if error.module_path else ""
+    return f"{error.op}({operands}) [{error.rule}]{where}: {error.detail}".rstrip(": ")
 
 
 def _judged(base: Validation, execution: Execution, judgement: Judgement, patched_at_all: bool) -> Validation:
@@ -233,6 +248,11 @@ def _judged(base: Validation, execution: Execution, judgement: Judgement, patche
     return replace(
         result, verdict="mismatch", reason=first.sentence(), module_path=path if any(k.endswith("/" + path) for k in known) else None, ladder="executed"
     )
+
+
+def _hashes(candidate: nn.Module) -> dict[str, str]:
+    state = patch_state(candidate)
+    return {} if state is None else state.report.hashes
 
 
 def _sites(candidate: nn.Module) -> list[str]:
