@@ -6,6 +6,7 @@ import pytest
 
 from spyre_backend import capabilities
 from tests.conformance import (
+    disguise_probes,
     eager_probes,
     layout_probes,
     limit_probes,
@@ -15,7 +16,15 @@ from tests.conformance import (
 )
 from tests.conformance.probe import Outcome, Probe, run
 
-MODULES = (matmul_probes, layout_probes, pointwise_probes, reduction_probes, limit_probes, eager_probes)
+MODULES = (
+    matmul_probes,
+    layout_probes,
+    pointwise_probes,
+    reduction_probes,
+    limit_probes,
+    eager_probes,
+    disguise_probes,
+)
 PROBES: tuple[Probe, ...] = tuple(probe for module in MODULES for probe in module.PROBES)
 CASES = [
     pytest.param(probe, release, id=f"{probe.name}-{release}", marks=[pytest.mark.slow] if probe.slow else [])
