@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_adapters.report.summary import PUBLISHED, Summary
@@ -14,7 +15,7 @@ class Table:
     title: str
     note: str
     headers: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def tables(summary: Summary, *, most: int | None = None) -> list[Table]:

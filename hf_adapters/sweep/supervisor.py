@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import selectors
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from hf_adapters.sweep.limits import DEFAULT_MEMORY, GIB, default_jobs, threads_per_worker
@@ -77,7 +77,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._failed_starts = 0
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
+    def run(self, tasks: Iterable[Task]) -> Generator[Event, None, None]:
         """Yield events until every task has finished. Closing the iterator kills the workers.
 
         Raises:
