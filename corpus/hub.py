@@ -155,18 +155,27 @@ def download_config(model_id: str, revision: str | None = None) -> Path:
     Raises:
         ModelNotFound, ConfigInvalid (it has none), GatedModel, HubRefused, NetworkUnavailable: see the classes.
     """
-    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     for name in _CONFIG_FILES:
         try:
-            fetch = partial(hf_hub_download, model_id, name, revision=revision)
-            return Path(_typed(model_id, fetch, missing_file=True))
+            return _typed(model_id, partial(_download, model_id, name, revision), missing_file=True)
         except LocalEntryNotFoundError:
             raise
         except EntryNotFoundError:
             continue
     raise ConfigInvalid(f"{model_id} has no config.json", hint="it may not be a transformers model")
+
+
+def _download(model_id: str, name: str, revision: str | None) -> Path:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(model_id, name, revision=revision) if revision else None
+    if isinstance(cached, str):
+        return Path(cached)
+    # Fails at once and with the Hub's own answer; the download itself would retry for half a minute first.
+    get_hf_file_metadata(hf_hub_url(model_id, name, revision=revision))
+    return Path(hf_hub_download(model_id, name, revision=revision))
 
 
 def download_weights(model_id: str, revision: str | None, folder: Path) -> Path:
