@@ -123,7 +123,7 @@ def attend(
     """
     batch, heads, queries, width = query.shape
     groups, keys = heads // key.shape[1], key.shape[2]
-    # view -> transpose -> matmul in one graph gives wrong numbers on the device unless the heads are contiguous (D6.10).
+    # view -> transpose -> matmul in one graph gives wrong numbers unless the heads are contiguous (D6.10).
     scaled = (query * scaling).contiguous()
     key, value = key.contiguous(), value.contiguous()
     if groups > 1:

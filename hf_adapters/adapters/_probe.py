@@ -28,7 +28,11 @@ def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def required_arguments(module: nn.Module) -> list[str]:
     """Names of the forward arguments without a default, ``self`` left out."""
     parameters = inspect.signature(type(module).forward).parameters.values()
-    wanted = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    wanted = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
     return [p.name for p in parameters if p.name != "self" and p.kind in wanted and p.default is p.empty]
 
 

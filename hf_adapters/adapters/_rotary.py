@@ -93,7 +93,7 @@ class MatrixRotary(nn.Module):
         elif len(args) > self.tables_at:
             tables = self._with_matrix(args[self.tables_at])
             args = (*args[: self.tables_at], tables, *args[self.tables_at + 1 :])
-        return super().forward(*args, **kwargs)  # type: ignore[misc]
+        return super().forward(*args, **kwargs)
 
     def _with_matrix(self, tables: Any) -> Any:
         if tables is None:

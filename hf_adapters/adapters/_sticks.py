@@ -52,7 +52,7 @@ def spread(source: Tensor, axis: int, plan: Spread) -> Tensor:
         raise ValueError(
             f"cannot pad axis {axis} of a tensor of shape {tuple(source.shape)}: expected {blocks} blocks of {width}"
         )
-    split = source.unflatten(axis, (blocks, width))
+    split = source.reshape(*source.shape[:axis], blocks, width, *source.shape[axis + 1 :])
     after = split.dim() - axis - 2
     widened = F.pad(split, (0, 0) * after + (0, padded - width))
     return widened.flatten(axis, axis + 1)
@@ -83,7 +83,15 @@ def real_lanes(vector: Tensor, *, plan: Spread) -> Tensor:
 
 
 class PaddedLinear(nn.Module):
-    """Mixin for ``nn.Linear``: multiplies by zero-padded copies of the weight and the bias."""
+    """Mixin for ``nn.Linear``: multiplies by zero-padded copies of the weight and the bias.
+
+    Attributes:
+        padded_weight: derived.
+        padded_bias: derived; None when there is no bias.
+    """
+
+    padded_weight: Tensor
+    padded_bias: Tensor | None
 
     def forward(self, input: Tensor) -> Tensor:
         """``[..., padded in] -> [..., padded out]``, in the dtype of the weight."""
@@ -107,7 +115,7 @@ def pad_linear(
         patcher.swap_class(linear, PaddedLinear)
     patcher.set_attr(linear, "padding_plan", plan)
     patcher.derive(linear, "padded_weight", ("weight",), spread_weight, rows=plan[0], columns=plan[1])
-    if linear.bias is None:
+    if linear._parameters.get("bias") is None:
         patcher.set_attr(linear, "padded_bias", None)
     elif plan[0] is None:
         patcher.derive(linear, "padded_bias", ("bias",), copy_of)

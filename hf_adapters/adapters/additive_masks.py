@@ -30,13 +30,13 @@ class FiniteMasks(nn.Module):
     keeps_signature = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock forward; ``attention_mask`` may be ``[batch, 1, queries, keys]``, boolean or additive, or a dict."""
+        """As stock; ``attention_mask`` may be ``[batch, 1, queries, keys]``, boolean or additive, or a dict."""
         prepared = kwargs.get("attention_mask")
         if isinstance(prepared, Tensor) and prepared.dim() == 4:
             kwargs["attention_mask"] = self._finite(prepared)
         elif isinstance(prepared, dict):
             kwargs["attention_mask"] = {k: v if v is None else self._finite(v) for k, v in prepared.items()}
-        return super().forward(*args, **kwargs)  # type: ignore[misc]
+        return super().forward(*args, **kwargs)
 
     def _finite(self, mask: Tensor) -> Tensor:
         parameter = next(p for p in self.parameters() if p.is_floating_point())
@@ -100,7 +100,8 @@ def _bert(attention: str) -> nn.Module:
         initializer_range=0.1, max_position_embeddings=32,
     )  # fmt: skip
     config._attn_implementation = attention
-    return BertModel(config).double().eval()
+    model: nn.Module = BertModel(config)
+    return model.double().eval()
 
 
 def _mistral(window: int, is_causal: bool) -> nn.Module:
@@ -111,7 +112,8 @@ def _mistral(window: int, is_causal: bool) -> nn.Module:
         vocab_size=40, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
         intermediate_size=64, initializer_range=0.1, sliding_window=window, is_causal=is_causal,
     )  # fmt: skip
-    return MistralModel(config).double().eval()
+    model: nn.Module = MistralModel(config)
+    return model.double().eval()
 
 
 def _inputs(side: str) -> dict[str, Any]:

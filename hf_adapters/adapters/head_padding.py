@@ -21,7 +21,7 @@ _SCALINGS = ("scaling", "scale", "softmax_scale", "real_scaling")
 
 
 def _understood(module: nn.Module) -> bool:
-    """The scale does not come from the size that is going to change, and heads are rotated, if at all, by our matrix."""
+    """The scale does not come from the size that will change, and heads are rotated, if at all, by our matrix."""
     if isinstance(module, (BiasedAttention, UnscaledAttention)):
         return True
     names = _probe.code_names(type(module).forward)
@@ -89,7 +89,8 @@ def _model(family: str) -> nn.Module:
     }
     model_class, config_class, extra = options[family]
     torch.manual_seed(4)
-    return model_class(config_class(**{**sizes, **extra})).double().eval()
+    model: nn.Module = model_class(config_class(**{**sizes, **extra}))
+    return model.double().eval()
 
 
 def _inputs() -> dict[str, Any]:

@@ -43,7 +43,7 @@ class HostPositions(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; missing ``position_ids`` are computed on the host and moved to the device of ``input_ids``."""
-        stock = super().forward  # type: ignore[misc]
+        stock: Any = super().forward
         if torch.compiler.is_compiling():
             return stock(*args, **kwargs)
         given = inspect.signature(stock).bind(*args, **kwargs).arguments
@@ -60,8 +60,11 @@ class HostPositionBias(nn.Module):
     A lookup followed by permute has no device copy (D6.10).
     """
 
+    relative_attention_bias: nn.Embedding
+    relative_position_bucket: Callable[..., Tensor]
+
     def compute_position_bias(self, x: Tensor, position_ids: Tensor | None = None, num_buckets: int = 32) -> Tensor:
-        """Bias ``[1, heads, tokens, tokens]`` (``[batch, ...]`` with ``position_ids``) for states ``x`` of any device."""
+        """Bias ``[1, heads, tokens, tokens]``, or ``[batch, ...]`` with ``position_ids``, for states ``x``."""
         steps = torch.arange(x.shape[1])[None, :] if position_ids is None else position_ids.cpu()
         relative = steps[:, None, :] - steps[:, :, None]
         buckets = self.relative_position_bucket(relative, num_buckets=num_buckets)
@@ -99,16 +102,16 @@ def _sites(model: nn.Module) -> list[Site]:
                 meta = {"padding": padding}
                 before, after = "positions counted on the device", "positions counted on the host"
                 found.append(Site(path=path, kind="positions", before=before, after=after, meta=meta))
-        elif {"compute_position_bias", "relative_position_bucket"} <= set(dir(type(module))):
-            if not isinstance(module, HostPositionBias) and _proven(module):
-                before, after = "position buckets on the device", "position buckets on the host"
-                found.append(Site(path=path, kind="position bias", before=before, after=after))
+        elif not isinstance(module, HostPositionBias) and _proven(module):
+            before, after = "position buckets on the device", "position buckets on the host"
+            found.append(Site(path=path, kind="position bias", before=before, after=after))
     return found
 
 
-def _proven(module: nn.Module) -> bool:
+def _proven(module: Any) -> bool:
     """The bias of the mixin equals the stock one up to the broadcast batch."""
-    if not isinstance(getattr(module, "relative_attention_bias", None), nn.Embedding):
+    methods = {"compute_position_bias", "relative_position_bucket"} <= set(dir(type(module)))
+    if not methods or not isinstance(getattr(module, "relative_attention_bias", None), nn.Embedding):
         return False
     x = torch.empty(2, 70, 1, device=module.relative_attention_bias.weight.device)
     with torch.no_grad():
@@ -136,7 +139,8 @@ def _model(family: str) -> nn.Module:
         vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
         initializer_range=0.1, max_position_embeddings=80,
     )  # fmt: skip
-    return model_class(config).double().eval()
+    model: nn.Module = model_class(config)
+    return model.double().eval()
 
 
 def _inputs() -> dict[str, Any]:

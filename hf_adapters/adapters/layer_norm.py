@@ -61,7 +61,9 @@ def _sites(model: nn.Module) -> list[Site]:
         name = eps_of(module)
         if name is not None:
             after = "mean, deviation, mean of squares, rsqrt in float32"
-            found.append(Site(path=path, kind="layer norm", before=type(module).__name__, after=after, meta={"eps": name}))
+            found.append(
+                Site(path=path, kind="layer norm", before=type(module).__name__, after=after, meta={"eps": name})
+            )
     return found
 
 

@@ -19,6 +19,11 @@ class BiasedAttention(nn.Module):
     """Mixin for self-attention with children q, k, v, o and a position bias made elsewhere (MPNet)."""
 
     real_scaling: float
+    attention_head_size: int
+    q: nn.Linear
+    k: nn.Linear
+    v: nn.Linear
+    o: nn.Linear
 
     def forward(
         self,
@@ -94,7 +99,7 @@ def _is_unscaled(module: nn.Module) -> bool:
     )
 
 
-def _proven_biased(module: nn.Module) -> bool:
+def _proven_biased(module: Any) -> bool:
     """The stock module and the mixin agree in float64 on a random input, mask and bias."""
     twin = copy.deepcopy(module).to(device="cpu", dtype=torch.float64).eval()
     generator = torch.Generator().manual_seed(6)
@@ -109,7 +114,7 @@ def _proven_biased(module: nn.Module) -> bool:
     return _probe.same(ours, stock, 1e-11)
 
 
-def _proven_unscaled(module: nn.Module) -> bool:
+def _proven_unscaled(module: Any) -> bool:
     generator = torch.Generator().manual_seed(6)
     q, k, v = (torch.randn(1, 2, 5, 4, generator=generator, dtype=torch.float64) for _ in range(3))
     visible = module.bias[:, :, :5, :5].cpu()
@@ -123,7 +128,7 @@ def _proven_unscaled(module: nn.Module) -> bool:
     return _probe.same(ours, stock)
 
 
-def _is_local(module: nn.Module) -> bool:
+def _is_local(module: Any) -> bool:
     """The buffer hides more than the future."""
     visible = module.bias[0, 0].cpu()
     return not torch.equal(visible, torch.ones_like(visible).tril())
@@ -146,7 +151,7 @@ def _sites(model: nn.Module) -> list[Site]:
 
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
-    module = model.get_submodule(site.path)
+    module: Any = model.get_submodule(site.path)
     if site.kind == "biased":
         patcher.swap_class(module, BiasedAttention, real_scaling=module.attention_head_size**-0.5)
         return
@@ -164,7 +169,8 @@ def _mpnet() -> nn.Module:
         vocab_size=40, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         initializer_range=0.1, max_position_embeddings=40,
     )  # fmt: skip
-    return MPNetModel(config).double().eval()
+    model: nn.Module = MPNetModel(config)
+    return model.double().eval()
 
 
 def _gpt_neo() -> nn.Module:
@@ -175,7 +181,8 @@ def _gpt_neo() -> nn.Module:
         vocab_size=40, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=64, window_size=4,
         attention_types=[[["global", "local"], 1]], initializer_range=0.1, max_position_embeddings=40,
     )  # fmt: skip
-    return GPTNeoModel(config).double().eval()
+    model: nn.Module = GPTNeoModel(config)
+    return model.double().eval()
 
 
 def _inputs(side: str) -> dict[str, Any]:
@@ -187,7 +194,11 @@ def _inputs(side: str) -> dict[str, Any]:
 
 def _examples() -> list[Example]:
     right, left = functools.partial(_inputs, "right"), functools.partial(_inputs, "left")
-    return [Example("mpnet", _mpnet, right), Example("gpt_neo", _gpt_neo, right), Example("gpt_neo_left", _gpt_neo, left)]
+    return [
+        Example("mpnet", _mpnet, right),
+        Example("gpt_neo", _gpt_neo, right),
+        Example("gpt_neo_left", _gpt_neo, left),
+    ]
 
 
 ADAPTER = Adapter(

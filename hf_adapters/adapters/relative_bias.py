@@ -22,6 +22,7 @@ class UnboundedBlock(nn.Module):
     """
 
     keeps_signature = True
+    layer: nn.ModuleList
 
     def forward(
         self,
@@ -35,7 +36,7 @@ class UnboundedBlock(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor, None]:
         """As the stock block does in dtypes that it does not bound: self-attention, then feed-forward."""
-        attend, feed = self.layer
+        attend, feed = self.layer[0], self.layer[1]
         states, bias, _ = attend(
             hidden_states, attention_mask=attention_mask, position_bias=position_bias, cache=cache, **kwargs
         )
@@ -84,7 +85,7 @@ def host_bias(attention: Any, states: Tensor) -> Tensor:
     return values.permute(2, 0, 1)[None].contiguous().to(table.dtype).to(states.device)
 
 
-def _proven(attention: nn.Module) -> bool:
+def _proven(attention: Any) -> bool:
     """The bias equals what the stock module computes."""
     table = getattr(attention, "relative_attention_bias", None)
     if not isinstance(table, nn.Embedding):
@@ -102,11 +103,10 @@ def _sites(model: nn.Module) -> list[Site]:
         if isinstance(module, HostBias) or hasattr(type(module), "compute_bias"):
             continue
         holders = _bias_holders(module)
-        parameters = list(_parameters(module))
-        if len(holders) == 1 and parameters[:3] == ["hidden_states", "attention_mask", "position_bias"]:
-            if _is_repeated_layer(module) and _proven(module.get_submodule(holders[0])):
-                before, after = "position buckets in the layer", "bias made on the host"
-                found.append(Site(path=path, kind="bias", before=before, after=after, meta={"from": holders[0]}))
+        fits = _parameters(module)[:3] == ("hidden_states", "attention_mask", "position_bias")
+        if fits and len(holders) == 1 and _is_repeated_layer(module) and _proven(module.get_submodule(holders[0])):
+            before, after = "position buckets in the layer", "bias made on the host"
+            found.append(Site(path=path, kind="bias", before=before, after=after, meta={"from": holders[0]}))
     return found
 
 
@@ -149,7 +149,8 @@ def _t5(projection: str) -> nn.Module:
     config = T5Config(
         vocab_size=40, d_model=64, d_kv=64, num_heads=2, d_ff=64, num_layers=2, feed_forward_proj=projection
     )
-    return T5EncoderModel(config).double().eval()
+    model: nn.Module = T5EncoderModel(config)
+    return model.double().eval()
 
 
 def _inputs() -> dict[str, Any]:

@@ -116,7 +116,7 @@ def place_rotation(patcher: PatcherProtocol, module: nn.Module, width: int, padd
         width: elements of a real head.
         padded: elements of a padded head.
     """
-    interleaved, source = module.rotary_style
+    interleaved, source = module.__dict__["rotary_style"]
     kwargs = {"width": width, "padded": padded, "interleaved": interleaved}
     patcher.derive(module, "rotation", (source,), _rotary.rotation_matrix, **kwargs)
 

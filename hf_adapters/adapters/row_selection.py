@@ -72,7 +72,7 @@ class PlainOutputs(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As stock."""
-        outputs = super().forward(*args, **kwargs)  # type: ignore[misc]
+        outputs = super().forward(*args, **kwargs)
         states = getattr(outputs, "last_hidden_state", None)
         if isinstance(states, SelectableRows):
             outputs.last_hidden_state = states.as_subclass(Tensor)

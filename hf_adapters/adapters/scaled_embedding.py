@@ -18,6 +18,8 @@ class ScaledTable(nn.Module):
             of rank 0 has no stick to compute with.
     """
 
+    weight: Tensor
+    padding_idx: int | None
     factors: dict[torch.dtype, float]
 
     def forward(self, input: Tensor) -> Tensor:
@@ -37,7 +39,7 @@ def _factor(module: nn.Embedding) -> float | None:
     return factor if _probe.same(stock, small(ids).detach() * factor) else None
 
 
-def _twin(module: nn.Embedding, weight: nn.Parameter) -> nn.Module:
+def _twin(module: nn.Embedding, weight: Tensor) -> nn.Module:
     """The module with another, small table and its buffers in float64; the module itself is not changed."""
     twin = module.__class__.__new__(module.__class__)
     twin.__dict__.update(module.__dict__)

@@ -11,6 +11,8 @@ from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 class SingleRow(nn.Module):
     """Mixin for an embedding table ``[1, width]``: a gather from it asks for two incompatible sticks (D5.4)."""
 
+    weight: Tensor
+
     def forward(self, input: Tensor) -> Tensor:
         """Ids ``[...]``, which can only be 0 -> ``[..., width]``.
 

@@ -24,6 +24,7 @@ class PaddedTable(nn.Module):
     """
 
     padded_table: Tensor
+    padding_idx: int | None
 
     def forward(self, input: Tensor) -> Tensor:
         """Ids ``[...]`` -> ``[..., padded width]``."""
@@ -48,7 +49,7 @@ class CroppedOutputs(nn.Module):
         if isinstance(given, Tensor) and given.shape[-1] in self.true_widths.values():
             missing = round_up(given.shape[-1]) - given.shape[-1]
             kwargs["inputs_embeds"] = F.pad(given.cpu(), (0, missing)).to(given.device)
-        return crop(super().forward(*args, **kwargs), self.true_widths)  # type: ignore[misc]
+        return crop(super().forward(*args, **kwargs), self.true_widths)
 
 
 def crop(value: Any, true_widths: Mapping[int, int]) -> Any:
@@ -72,7 +73,7 @@ def _sites(model: nn.Module) -> list[Site]:
     for path, (rows, columns) in plan.linears.items():
         linear = model.get_submodule(path)
         before = f"Linear {linear.in_features} -> {linear.out_features}"
-        meta = {"rows": rows, "columns": columns}
+        meta: dict[str, Any] = {"rows": rows, "columns": columns}
         found.append(Site(path=path, kind="linear", before=before, after="zero-padded to whole sticks", meta=meta))
     for kind, modules in (("norm", plan.norms), ("table", plan.tables)):
         for path, width in modules.items():
@@ -109,12 +110,15 @@ class _Block(nn.Module):
         self.down = nn.Linear(100, 70)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        states = self.norm(self.table(input_ids))
-        inner = self.up(states)
+        states: Tensor = self.norm(self.table(input_ids))
+        inner: Tensor = self.up(states)
         if self.gated:
             first, gate = inner.chunk(2, dim=-1)
-            return states + self.down(F.gelu(first) * gate)
-        return states + self.down(F.gelu(inner))
+            inner = F.gelu(first) * gate
+        else:
+            inner = F.gelu(inner)
+        result: Tensor = states + self.down(inner)
+        return result
 
 
 def _block(gated: bool) -> nn.Module:

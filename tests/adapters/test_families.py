@@ -39,7 +39,9 @@ def test_equals_stock_and_can_be_undone(name: str, side: str) -> None:
     assert torch.equal(states(model, side), stock)
 
 
-@pytest.mark.parametrize("name", ["bert_tiny_78", "modernbert_heads_32", "mpnet_heads_24", "gpt_neo", "llama_heads_112"])
+@pytest.mark.parametrize(
+    "name", ["bert_tiny_78", "modernbert_heads_32", "mpnet_heads_24", "gpt_neo", "llama_heads_112"]
+)
 def test_copies_pickles_and_follows_weights(name: str) -> None:
     model = patch(families.build(name))
     before = states(model, "right")

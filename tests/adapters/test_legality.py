@@ -44,10 +44,14 @@ class Watch(TorchDispatchMode):
             self._product(name, [a for a in args if isinstance(a, Tensor)][-2:])
         if name in ("view", "_unsafe_view", "reshape"):
             self._view(args[0], result)
-        if name == "slice" and result.dim() and args[1] % args[0].dim() == args[0].dim() - 1 and len(args) > 2:
-            if (args[2] or 0) % 64:
-                self.broken.append(f"slice of the last dimension at {args[2]}")
+        if name == "slice":
+            self._slice(args)
         return result
+
+    def _slice(self, args: Any) -> None:
+        source, dim, start = (*args, 0, 0)[:3]
+        if dim % source.dim() == source.dim() - 1 and (start or 0) % 64:
+            self.broken.append(f"slice of the last dimension at {start}")
 
     def _constants(self, name: str, args: Any) -> None:
         if any(isinstance(a, float) and abs(a) == float("inf") for a in args):
