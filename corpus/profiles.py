@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Confidence = Literal["exact", "inferred"]
 
-_REQUIRED = ("shape_id", "model_type", "architecture_class", "config")
+_REQUIRED = ("profile_id", "shape_id", "architecture_class", "config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,12 @@ class Profile:
         Raises:
             ValueError: a required field is missing.
         """
-        missing = [name for name in _REQUIRED if name not in data and name != "model_type"]
+        missing = [name for name in _REQUIRED if name not in data]
         if missing:
             raise ValueError(f"profile {data.get('profile_id')!r} lacks {', '.join(missing)}")
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        known.setdefault("model_type", data["config"]["model_type"])
+        # The bundled lines name the type in the config only.
+        known.setdefault("model_type", data["config"].get("model_type", ""))
         known.setdefault("pooling", {})
         return cls(**known)
 
