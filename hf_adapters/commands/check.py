@@ -38,7 +38,10 @@ def check(
     release = release_name(backend_release)
     _quieten()
     found = resolve(model)
+    from hf_adapters.sweep.surroundings import check_caches
     from hf_adapters.sweep.work import judge_found
+
+    check_caches()
 
     started = time.monotonic()
     evidence = judge_found(found, release=release, say=_silent if as_json else _step)

@@ -38,7 +38,9 @@ def explain(
         raise UserError(f"there is no stage {stage!r}: choose one of {', '.join(STAGES)}")
     release = release_name(backend_release)
     from hf_adapters.corpus import load_model, resolve
+    from hf_adapters.sweep.surroundings import check_caches
 
+    check_caches()
     built = load_model(resolve(model), max_elements=_MAX_ELEMENTS, release=release)
     stages, refused = _compile(built, release=release, stock=stock)
     for name, text in stages:

@@ -15,6 +15,7 @@ from hf_adapters.sweep.plan import Plan, load, plan
 from hf_adapters.sweep.progress import Display, Tally, display
 from hf_adapters.sweep.record import verdict_record
 from hf_adapters.sweep.supervisor import Supervisor
+from hf_adapters.sweep.surroundings import check_caches
 
 if TYPE_CHECKING:
     from hf_adapters.store.store import Store
@@ -48,11 +49,16 @@ def sweep(store: Store, options: SweepOptions, console: Console) -> SweepResult:
         store: an upgraded store.
         options: what to do.
         console: where progress is shown.
+
+    Raises:
+        SurroundingsUnusable: a cache cannot be written; what was recorded before stays.
     """
     identity = fingerprint(options.release)
     source, date = load(store, options)
     planned = plan(store, options, identity, source, date)
     _announce(planned, options, console)
+    if planned.todo:
+        check_caches()
     run_id = store.begin_run(
         release=options.release,
         fingerprint=identity.value,

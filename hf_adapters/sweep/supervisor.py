@@ -8,17 +8,21 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
+from hf_adapters.errors import HfAdaptersError
 from hf_adapters.sweep.limits import DEFAULT_MEMORY, GIB, default_jobs, threads_per_worker
 from hf_adapters.sweep.messages import Json, Outcome, Task
 from hf_adapters.sweep.process import WorkerProcess, describe_exit
+from hf_adapters.sweep.surroundings import SurroundingsUnusable
 
 _POLL_SECONDS = 0.1
 _MEMORY_POLL_SECONDS = 0.5
 _MAX_FAILED_STARTS = 3
 
 
-class WorkersDoNotStart(RuntimeError):
+class WorkersDoNotStart(HfAdaptersError, RuntimeError):
     """Worker processes die before their first task: something is wrong with the installation, not with the models."""
+
+    code = "E_WORKERS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ class Supervisor:
 
         Raises:
             WorkersDoNotStart: several workers in a row died before they were ready.
+            SurroundingsUnusable: a worker met a full or read-only disk.
         """
         self._waiting.extend(tasks)
         try:
@@ -124,6 +129,11 @@ class Supervisor:
         task = worker.task
         if task is None or message.get("key") != task.key:
             return
+        if message["event"] == "unusable":
+            raise SurroundingsUnusable(
+                f"stopped at {task.label}: {message['reason']}: free some space, then run the same command again; "
+                "every verdict so far is kept"
+            )
         done = message["event"] == "done"
         outcome = Outcome(
             kind="done" if done else "failed",

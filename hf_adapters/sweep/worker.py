@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hf_adapters.sweep.messages import Json, decode, encode, finite
+from hf_adapters.sweep.surroundings import fault_behind
 
 Work = Callable[[Json], Json]
 
@@ -53,6 +54,8 @@ def _answer(work: Work, task: Json) -> Json:
         result: Any = work(task["payload"])
         return {"event": "done", "key": task["key"], "result": finite(result)}
     except Exception as error:
+        if (fault := fault_behind(error)) is not None:
+            return {"event": "unusable", "key": task["key"], "reason": str(fault)}
         return {
             "event": "failed",
             "key": task["key"],

@@ -23,7 +23,10 @@ from tests.cli.conftest import Run, error_line
         (("sweep", "--retry", "sometimes"), "--retry: sometimes is no verdict: choose among failed, native"),
         (("sweep", "--only", "bertie"), "no structure of the ranking is of family bertie: choose among"),
         (("sweep", "--source", "mine"), "holds no ranking 'mine'"),
-        (("sweep", "--backend-release", "1999.01"), "unknown torch-spyre release '1999.01'; available: 2026.07, 2026.09"),
+        (
+            ("sweep", "--backend-release", "1999.01"),
+            "unknown torch-spyre release '1999.01'; available: 2026.07, 2026.09",
+        ),
         (("report", "--backend-release", "1999.01"), "unknown torch-spyre release"),
         (("check", "bert.tiny/v30522", "--backend-release", "1999.01"), "unknown torch-spyre release"),
         (("report", "--format", "pdf"), "'--format'"),
@@ -124,3 +127,13 @@ def test_a_defect_of_ours_is_not_blamed_on_the_user(hf_adapters: Run, monkeypatc
     monkeypatch.setattr("hf_adapters.sweep.run.sweep", broken)
     line = error_line(hf_adapters("sweep", "--top", "5", "--db", "s.db"), code=3)
     assert "a defect of hf-adapters" in line
+
+
+@pytest.mark.parametrize(
+    "command", [("check", "bert.tiny/v30522"), ("explain", "bert.tiny/v30522"), ("sweep", "--top", "5")]
+)
+@pytest.mark.parametrize("variable", ["TORCHINDUCTOR_CACHE_DIR", "SPYRE_CACHE_DIR"])
+def test_a_compile_cache_that_cannot_be_written(hf_adapters: Run, command: tuple[str, ...], variable: str) -> None:
+    line = error_line(hf_adapters(*command, **{variable: "/proc/no-such-folder"}))
+    assert "the compile cache /proc/no-such-folder" in line
+    assert f"name another folder with {variable}" in line

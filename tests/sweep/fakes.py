@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ def act(payload: dict[str, Any]) -> dict[str, Any]:
     what = payload["do"]
     if what == "raise":
         raise ValueError(payload.get("message", "no"))
+    if what == "full-disk":
+        _fill_disk()
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "die-once":
@@ -63,6 +66,13 @@ def judge(payload: dict[str, Any]) -> dict[str, Any]:
             "weights": "random",
         }
     return {"verdict": "native", "reason": "", "adapters": {}}
+
+
+def _fill_disk() -> None:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device", "/somewhere")
+    except OSError as error:
+        raise RuntimeError("compilation failed") from error
 
 
 def _die_once(marker: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from hf_adapters.sweep.messages import Outcome, Task
 from hf_adapters.sweep.supervisor import Limits, Supervisor, WorkersDoNotStart
+from hf_adapters.sweep.surroundings import SurroundingsUnusable
 
 ACT = "tests.sweep.fakes:act"
 
@@ -117,3 +118,10 @@ def test_workers_that_cannot_start_stop_the_sweep() -> None:
 def test_threads_are_shared_out_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_adapters.sweep.limits.cores", lambda: 8)
     assert Supervisor(ACT, limits=Limits(jobs=2)).env["OMP_NUM_THREADS"] == "4"
+
+
+def test_a_full_disk_stops_the_sweep_and_blames_no_model() -> None:
+    supervisor = Supervisor(ACT, limits=Limits(jobs=1))
+    events = supervisor.run([Task(key="k", label="some-model", payload={"do": "full-disk"})])
+    with pytest.raises(SurroundingsUnusable, match=r"stopped at some-model: .*No space left on device"):
+        list(events)

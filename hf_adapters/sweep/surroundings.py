@@ -1,0 +1,61 @@
+"""Faults of the machine rather than of a model: a full disk, a cache that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import tempfile
+from pathlib import Path
+
+from hf_adapters.errors import HfAdaptersError
+
+_PROBE_BYTES = 1 << 20
+_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+class SurroundingsUnusable(HfAdaptersError):
+    """Nothing can be judged on this machine as it is; what was recorded before stays."""
+
+    code = "E_SURROUNDINGS"
+
+
+def check_caches() -> None:
+    """Make sure that compiled code and programs can be written where they are going to be.
+
+    Raises:
+        SurroundingsUnusable: one of the folders cannot be made or written.
+    """
+    for variable, folder in cache_folders().items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix="probe-") as probe:
+                probe.write(b"\0" * _PROBE_BYTES)
+                probe.flush()
+                os.fsync(probe.fileno())
+        except OSError as error:
+            raise SurroundingsUnusable(
+                f"the compile cache {folder} cannot be written ({error.strerror or error}): "
+                f"free some space, or name another folder with {variable}"
+            ) from error
+
+
+def cache_folders() -> dict[str, Path]:
+    """Folders that compiling writes to, by the environment variable that moves each."""
+    from spyre_backend.runtime.cache import ENVIRONMENT_VARIABLE, default_directory
+
+    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not inductor:
+        inductor = str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
+    return {"TORCHINDUCTOR_CACHE_DIR": Path(inductor), ENVIRONMENT_VARIABLE: default_directory()}
+
+
+def fault_behind(error: BaseException | None) -> OSError | None:
+    """The full or read-only disk behind an exception, or None when the exception has another cause."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in _FAULTS:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
