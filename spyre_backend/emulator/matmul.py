@@ -14,8 +14,8 @@ from spyre_backend.emulator.numerics import block_accumulate, dl16_round_
 
 _PARTIAL_ELEMENTS = 1280 * 1024
 """Partial sums held at once (5 MiB): they should stay in the cache between the GEMM and the accumulation."""
-_COLUMNS_MIN = 64
-"""Narrower slabs make GEMMs slow."""
+_TILE_ROWS, _TILE_ELEMENTS = 128, 128 * 256
+"""What is multiplied at once of a product whose partial sums are more: shapes measured to be among the fastest."""
 
 
 def batchmatmul(context: Context, a: Tensor, b: Tensor) -> Tensor:
@@ -110,9 +110,10 @@ def _multiply(context: Context, a: Tensor, b: Tensor) -> Tensor:
 
 def _slab(blocks: int, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
     """Batches, rows and columns to multiply at once."""
-    narrow = min(columns, _COLUMNS_MIN)
-    tall = max(1, min(rows, _PARTIAL_ELEMENTS // (blocks * narrow)))
-    wide = max(narrow, min(columns, _PARTIAL_ELEMENTS // (blocks * tall) // narrow * narrow))
+    if blocks * batch * rows * columns <= _PARTIAL_ELEMENTS:
+        return batch, rows, columns
+    tall = min(rows, _TILE_ROWS)
+    wide = min(columns, _TILE_ELEMENTS // tall)
     step = max(1, min(batch, _PARTIAL_ELEMENTS // (blocks * tall * wide)))
     return step, tall, wide
 

@@ -81,7 +81,8 @@ def block_accumulate_reference(partials: Tensor) -> Tensor:
 
 def dl16_round(x: Tensor) -> Tensor:
     """:func:`dl16_round_reference` in C++; never changes `x`."""
-    return _C.dl16_round(x)
+    result: Tensor = _C.dl16_round(x)
+    return result
 
 
 def dl16_round_(x: Tensor) -> Tensor:
@@ -92,14 +93,17 @@ def dl16_round_(x: Tensor) -> Tensor:
 
 def dl16_encode(x: Tensor) -> Tensor:
     """:func:`dl16_encode_reference` in C++."""
-    return _C.dl16_encode(x)
+    result: Tensor = _C.dl16_encode(x)
+    return result
 
 
 def dl16_decode(codes: Tensor) -> Tensor:
     """:func:`dl16_decode_reference` in C++."""
-    return _C.dl16_decode(codes)
+    result: Tensor = _C.dl16_decode(codes)
+    return result
 
 
 def block_accumulate(partials: Tensor) -> Tensor:
     """:func:`block_accumulate_reference` in C++."""
-    return _C.block_accumulate(partials)
+    result: Tensor = _C.block_accumulate(partials)
+    return result

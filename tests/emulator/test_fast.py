@@ -50,8 +50,10 @@ def test_matmul_slabs_agree_with_one_piece(monkeypatch: pytest.MonkeyPatch) -> N
     generator = torch.Generator().manual_seed(1)
     a, b = (torch.randint(-8, 9, size, generator=generator) / 8 for size in ((37, 320), (320, 29)))
     whole = matmul("blocked", a, b)
-    for limit in (1, 50, 400, 3000):
-        monkeypatch.setattr(matmul_module, "_PARTIAL_ELEMENTS", limit)
+    monkeypatch.setattr(matmul_module, "_PARTIAL_ELEMENTS", 1)
+    for rows, elements in ((1, 1), (5, 40), (37, 37), (8, 8 * 29), (64, 4096)):
+        monkeypatch.setattr(matmul_module, "_TILE_ROWS", rows)
+        monkeypatch.setattr(matmul_module, "_TILE_ELEMENTS", elements)
         assert torch.equal(matmul("blocked", a, b), whole)
 
 
