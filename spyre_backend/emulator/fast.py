@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from functools import lru_cache
 
 import torch
@@ -38,7 +39,11 @@ class Plan:
         Raises:
             SpyreRuntimeError: an operation failed; names its position, function and origin.
         """
-        with torch.no_grad():
+        # The caller's autocast is about its own operations, not about how the device computes.
+        with (
+            torch.no_grad(),
+            torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext(),
+        ):
             sharing = not _overlap(tensors.values())
             for step in self._steps:
                 try:

@@ -57,6 +57,15 @@ def test_matmul_slabs_agree_with_one_piece(monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.equal(matmul("blocked", a, b), whole)
 
 
+def test_autocast_of_the_caller_does_not_reach_into_the_device() -> None:
+    generator = torch.Generator().manual_seed(2)
+    a, b = (dl16_round(torch.randn(size, generator=generator)) for size in ((16, 256), (256, 16)))
+    expected = matmul("blocked", a, b)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(matmul("blocked", a, b), expected)
+        assert (a @ b).dtype is torch.bfloat16
+
+
 def test_matmul_refuses_fp32() -> None:
     sa, sc = spec("a", "input", (2, 64), "float32"), spec("c", "output", (2, 2), "float32")
     with pytest.raises(RuntimeError, match="16-bit floats only"):
