@@ -10,7 +10,11 @@ import typer
 from hf_adapters.commands._common import DEFAULT_DATABASE, Database, Release, friendly, open_store, release_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hf_adapters.corpus.hub import PullProgress
+    from hf_adapters.corpus.profiles import Profile
+    from hf_adapters.store.store import Store
 
 app = typer.Typer(
     help="The models that a sweep knows: bundled snapshot, the Hub's ranking, or a table of your own.",
@@ -74,6 +78,7 @@ def pull(
     release = release_name(backend_release)
     with open_store(db, create=True) as store:
         summary = pull_ranking(top, store, release=release, on_progress=_progress)
+        _place_in_all_releases(store, summary.profiles.values())
     counts = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.buildable.items()))
     typer.echo(f"{db}: {len(summary.ranking.rows):,} models of {summary.ranking.date} ({counts})")
     typer.echo(f"Judge them with: hf-adapters sweep --source {summary.ranking.source} --top {top} --db {db}")
@@ -95,6 +100,15 @@ def import_(
         import_table(file, store, release=release)
     typer.echo(f"{db}: {len(ranking.rows):,} models of {ranking.date} from {file}")
     typer.echo(f"Judge them with: hf-adapters sweep --source {ranking.source} --db {db}")
+
+
+def _place_in_all_releases(store: Store, profiles: Iterable[Profile]) -> None:
+    """Tell the store which profiles share a structure in each release, so that a sweep may emulate any of them."""
+    from spyre_backend import capabilities
+
+    known = list(profiles)
+    for name in capabilities.available():
+        store.put_profiles(known, release=name)
 
 
 def _progress(progress: PullProgress) -> None:

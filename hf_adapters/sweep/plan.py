@@ -82,14 +82,18 @@ def choose_source(store: Store, wanted: str | None) -> str:
 
 def load(store: Store, options: SweepOptions) -> tuple[str, str]:
     """Make sure that the ranking is in the store; its name and date."""
+    from hf_adapters.corpus import load_profiles, load_ranking
+
     source = choose_source(store, options.source)
     if source == BUNDLED:
-        from hf_adapters.corpus import load_profiles, load_ranking
-
         ranking = load_ranking(options.top)
         store.put_ranking(ranking, load_profiles(), release=options.release)
         return source, ranking.date
-    rows = store.current(release=options.release, source=source, top=1)
+    rows = store.current(release=options.release, source=source, top=options.top)
+    # The ranking may have been written for another release, under which other profiles share a structure.
+    unplaced = {row.model.profile_id for row in rows if row.signature is None} - {None}
+    if unplaced:
+        store.put_profiles([found for name, found in load_profiles().items() if name in unplaced], release=options.release)
     return source, (rows[0].model.source_date or "unknown") if rows else "unknown"
 
 

@@ -108,3 +108,14 @@ def test_adapters_are_listed_and_shown(hf_adapters: Run) -> None:
     shown = hf_adapters("adapters", "show", "head_padding").stdout
     assert shown.startswith("head_padding: ")
     assert "ADAPTER = Adapter(" in shown
+
+
+def test_an_imported_ranking_can_be_swept_for_another_release(swept: Run) -> None:
+    done = swept("sweep", "--db", "s.db", "--jobs", "1", "--work", FAKE_JUDGE, "--backend-release", "2026.09")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(
+        swept("report", "--db", "s.db", "--format", "json", "--backend-release", "2026.09").stdout
+    )
+    assert figures["release"] == "2026.09"
+    assert figures["coverage"]["10"]["accepted"] == 2
+    assert figures["verdicts"]["pending"] == 0
