@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_adapters.adapters._sticks import HALF_DTYPES
+from hf_adapters.adapters._sticks import HALF_DTYPES, round_up
 
 IMPLEMENTATION = "spyre"
 """Name under which the attention function and the mask function are registered with transformers."""
@@ -141,7 +141,20 @@ def attend(
     mixed = weights.to(value.dtype)
     if groups > 1:
         mixed = mixed.view(batch, key.shape[1], groups * queries, keys)
+    mixed, value = _whole_keys(mixed, value)
     return torch.matmul(mixed, value).view(batch, heads, queries, value.shape[3]), weights
+
+
+def _whole_keys(weights: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with zeros for the keys that are missing to a whole stick, which is what a matmul sums over (D6.11).
+
+    Callers pad to whole sticks already, except for models that refuse lengths beyond their position table (CLIP).
+    """
+    extra = round_up(value.shape[2]) - value.shape[2]
+    if extra:
+        weights = torch.cat([weights, weights.new_zeros((*weights.shape[:-1], extra))], dim=-1)
+        value = torch.cat([value, value.new_zeros((*value.shape[:2], extra, value.shape[3]))], dim=2)
+    return weights, value
 
 
 def _kept(mask: Tensor, empty_rows: str) -> Tensor:

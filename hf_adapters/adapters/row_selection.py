@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.adapters import _probe
+from hf_adapters.adapters._sticks import round_up
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 
@@ -52,7 +53,12 @@ def select_rows(states: Tensor, index: Tensor) -> Tensor:
     where = index.cpu().long()
     if bool(((where < -tokens) | (where >= tokens)).any()):
         raise IndexError(f"index out of range: rows hold {tokens} tokens, asked for {where.tolist()}")
-    chosen = F.one_hot(where % tokens, tokens).to(states.dtype)[:, None, :].to(states.device)
+    width = round_up(tokens)
+    if width > tokens:
+        # A matmul sums whole sticks (D6.11); CLIP refuses to be padded beyond its 77 positions.
+        missing = states.new_zeros((states.shape[0], width - tokens, states.shape[2]))
+        states = torch.cat([states, missing], dim=1)
+    chosen = F.one_hot(where % tokens, width).to(states.dtype)[:, None, :].to(states.device)
     return torch.matmul(chosen, states).squeeze(1)
 
 
