@@ -13,13 +13,12 @@ from transformers import BertModel
 
 import hf_adapters
 from hf_adapters import errors
-from hf_adapters.runner import compile_with
 
 from .small_models import batch, bert, cosine, distilbert
 
 
 def compiled(model: Any, target: str = "spyre") -> Any:
-    return compile_with(model, target=target, backend=None)
+    return hf_adapters.compile(model, target=target)
 
 
 def run(model: nn.Module) -> Tensor:
@@ -47,7 +46,7 @@ def test_compile_twice_is_compile_once() -> None:
     first = run(model)
     assert torch.equal(run(compiled(model)), first)
     with pytest.raises(errors.PatchConflictError, match="decompile"):
-        compile_with(model, dtype=torch.bfloat16)
+        hf_adapters.compile(model, dtype=torch.bfloat16)
     with pytest.raises(errors.PatchConflictError, match="decompile"):
         hf_adapters.unpatch(model)
 
@@ -149,14 +148,14 @@ def test_other_models_of_the_class_stay_stock() -> None:
 
 def test_threads_share_a_model() -> None:
     model = compiled(bert())
-    want, wrong = {rows: run_rows(model, rows) for rows in (1, 2, 3)}, []
+    want, wrong = {rows: run_rows(model, rows) for rows in (3, 4)}, []
 
     def work(rows: int) -> None:
         for _ in range(3):
             if not torch.equal(run_rows(model, rows), want[rows]):
                 wrong.append(rows)
 
-    threads = [threading.Thread(target=work, args=(rows,)) for rows in (1, 2, 3)]
+    threads = [threading.Thread(target=work, args=(rows,)) for rows in (3, 4, 3)]
     for thread in threads:
         thread.start()
     for thread in threads:
