@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from hf_adapters.store.records import CurrentVerdict, StoredModel, StoredVerdict, StructureWork
 from hf_adapters.store.tables import MEMBERSHIPS, MODELS, STRUCTURES, VERDICTS
+from hf_adapters.store.unbuildable import ABSENCES
 
 _MODEL_FIELDS = tuple(item.name for item in fields(StoredModel))
 _VERDICT_FIELDS = tuple(item.name for item in fields(StoredVerdict))
@@ -29,7 +30,8 @@ def current_verdicts(
     """The current verdict of every selected model, in rank order (models without a rank last).
 
     The newest verdict about the model itself counts, unless a newer one about its structure was made under
-    another fingerprint; else the newest verdict of its structure.
+    another fingerprint; else the newest verdict of its structure. That a model had no profile once does not count
+    when it has one now.
 
     Args:
         connection: an open connection.
@@ -160,6 +162,8 @@ def _combine(
     signature: str | None = row[-1]
     shared = of_structure.get(signature) if signature else None
     own = of_model.get(model.id)
+    if own and signature and own.verdict == "unbuildable" and own.rule in ABSENCES:
+        own = None
     verdict = own or shared
     if own and shared and shared.id > own.id and shared.fingerprint != own.fingerprint:
         verdict = shared

@@ -15,6 +15,8 @@ CAUSES: dict[str, tuple[str, str]] = {
     "broken": ("broken-config", "E_CONFIG_INVALID"),
 }
 _OTHERWISE = ("no-profile", "E_NO_PROFILE")
+#: Causes that are about what a catalogue lacks; once it has a profile for the model, they are out of date.
+ABSENCES = frozenset({_OTHERWISE[0], *(cause for cause, _ in CAUSES.values())})
 _NO_REASON = "no profile describes this model, and none of its type can stand in"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,16 @@ def test_models_without_a_structure_get_their_reason_once(store: Store) -> None:
 
 def test_unbuildable_models_beyond_top_wait(store: Store) -> None:
     assert _unbuildable(store, begin(store), top=5) == 1
+
+
+def test_a_missing_profile_is_forgotten_when_there_is_one(store: Store) -> None:
+    run = begin(store)
+    store.record_verdict(run, record(signature=BERT))
+    _unbuildable(store, run)
+    assert _by_id(store)["acme/six"].verdict == "unbuildable"
+    found = replace(RANKING.rows[5], profile_id="bert.a/v20", match="exact", no_profile_reason=None)
+    store.put_ranking(replace(RANKING, rows=(found,)), PROFILES, release=RELEASE)
+    assert _by_id(store)["acme/six"].verdict == "adapted"
 
 
 def test_after_a_whole_sweep_every_model_has_one_verdict(store: Store) -> None:
