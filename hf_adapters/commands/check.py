@@ -94,7 +94,7 @@ def _record(db: str, found: ModelRef, evidence: dict[str, Any], release: str) ->
     from hf_adapters.corpus import structural_signature
     from hf_adapters.sweep.fingerprint import fingerprint
     from hf_adapters.sweep.messages import Outcome
-    from hf_adapters.sweep.record import verdict_record
+    from hf_adapters.sweep.record import adapter_records, verdict_record
 
     identity = fingerprint(release)
     with open_store(db, create=True) as store:
@@ -112,7 +112,9 @@ def _record(db: str, found: ModelRef, evidence: dict[str, Any], release: str) ->
             command=" ".join(["hf-adapters", *sys.argv[1:]]),
             versions=identity.versions,
         )
-        store.record_verdict(run_id, verdict_record(Outcome(kind="done", result=evidence), identity, **subject))
+        outcome = Outcome(kind="done", result=evidence)
+        store.put_adapters(adapter_records(outcome))
+        store.record_verdict(run_id, verdict_record(outcome, identity, **subject))
         store.end_run(run_id)
 
 

@@ -93,7 +93,9 @@ def load(store: Store, options: SweepOptions) -> tuple[str, str]:
     # The ranking may have been written for another release, under which other profiles share a structure.
     unplaced = {row.model.profile_id for row in rows if row.signature is None} - {None}
     if unplaced:
-        store.put_profiles([found for name, found in load_profiles().items() if name in unplaced], release=options.release)
+        store.put_profiles(
+            [found for name, found in load_profiles().items() if name in unplaced], release=options.release
+        )
     return source, (rows[0].model.source_date or "unknown") if rows else "unknown"
 
 

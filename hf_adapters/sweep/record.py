@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hf_adapters.store.models import VERDICTS
-from hf_adapters.store.records import VerdictRecord
+from hf_adapters.store.records import AdapterRecord, VerdictRecord
 from hf_adapters.sweep.fingerprint import Fingerprint
 from hf_adapters.sweep.messages import Outcome
 
@@ -17,6 +17,7 @@ _OWN = frozenset({"release", "release_fingerprint", "fingerprint", "signature", 
 _DETAIL_LIMIT = 4000
 #: Key in `details` of the fingerprint without the adapters.
 BASE = "base_fingerprint"
+_CATALOGUE = "catalogue"
 
 
 def verdict_record(
@@ -28,7 +29,7 @@ def verdict_record(
     """
     evidence = _evidence(outcome)
     known = {name: value for name, value in evidence.items() if name in _FIELDS - _OWN and value is not None}
-    details = {name: value for name, value in evidence.items() if name not in _FIELDS}
+    details = {name: value for name, value in evidence.items() if name not in _FIELDS and name != _CATALOGUE}
     return VerdictRecord(
         **{"seconds": outcome.seconds, **known},
         release=identity.release,
@@ -39,6 +40,11 @@ def verdict_record(
         versions={**identity.versions, **(evidence.get("versions") or {})},
         details={**details, BASE: identity.base, "attempts": outcome.attempts, "peak_rss": outcome.peak_rss},
     )
+
+
+def adapter_records(outcome: Outcome) -> list[AdapterRecord]:
+    """The versions of adapters that a worker applied, to be registered before its verdict."""
+    return [AdapterRecord(**entry) for entry in outcome.result.get(_CATALOGUE, ())]
 
 
 def _evidence(outcome: Outcome) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from hf_adapters.sweep.messages import Outcome
 from hf_adapters.sweep.options import SweepOptions
 from hf_adapters.sweep.plan import Plan, load, plan
 from hf_adapters.sweep.progress import Display, Tally, display
-from hf_adapters.sweep.record import verdict_record
+from hf_adapters.sweep.record import adapter_records, verdict_record
 from hf_adapters.sweep.supervisor import Supervisor
 from hf_adapters.sweep.surroundings import check_caches
 
@@ -104,6 +104,7 @@ def _execute(
             elif event.kind == "retrying":
                 shown.update(f"{task.label}: its worker died, trying once more")
             elif outcome is not None:
+                store.put_adapters(adapter_records(outcome))
                 record = verdict_record(outcome, identity, signature=task.key)
                 store.record_verdict(run_id, record)
                 seconds = tally.finish(task.label, record.verdict, *counted.get(task.key, (0, 0)))

@@ -135,6 +135,24 @@ def evidence_of(validation: Validation) -> Json:
     }
 
 
+def describe_adapters(applied: Mapping[str, str]) -> list[Json]:
+    """What the store keeps about each version of an adapter, for those that were applied (name -> hash)."""
+    from hf_adapters.catalogue import catalogue
+
+    return [
+        {
+            "name": adapter.name,
+            "hash": applied[adapter.name],
+            "summary": adapter.summary,
+            "equivalence": adapter.equivalence,
+            "rules": list(adapter.rules),
+            "releases": None if adapter.releases is None else list(adapter.releases),
+        }
+        for adapter in catalogue()
+        if adapter.name in applied
+    ]
+
+
 def release_memory() -> None:
     """Forget what the last structure left behind: compiled code, cycles, and pages that malloc keeps.
 
@@ -167,7 +185,7 @@ def _judge_built(built: BuiltModel, source: ModelSource, *, release: str, say: S
             depth=_depth(built),
             source=source,
         )
-    return {**evidence_of(validation), **_origin(built)}
+    return {**evidence_of(validation), **_origin(built), "catalogue": describe_adapters(validation.adapters)}
 
 
 def _depth(built: BuiltModel) -> str:

@@ -60,7 +60,9 @@ def test_show_of_a_model_that_was_never_judged(swept: Run) -> None:
 
 
 def test_report_in_every_format_and_to_a_file(swept: Run, tmp_path: Path) -> None:
-    printed = {name: swept("report", "--db", "s.db", "--format", name) for name in ("terminal", "json", "html", "md", "csv")}
+    printed = {
+        name: swept("report", "--db", "s.db", "--format", name) for name in ("terminal", "json", "html", "md", "csv")
+    }
     assert {done.returncode for done in printed.values()} == {0}
     assert json.loads(printed["json"].stdout)["coverage"]["10"]["accepted"] == 2
     assert len(list(csv.DictReader(io.StringIO(printed["csv"].stdout)))) == 4
@@ -113,9 +115,7 @@ def test_adapters_are_listed_and_shown(hf_adapters: Run) -> None:
 def test_an_imported_ranking_can_be_swept_for_another_release(swept: Run) -> None:
     done = swept("sweep", "--db", "s.db", "--jobs", "1", "--work", FAKE_JUDGE, "--backend-release", "2026.09")
     assert done.returncode == 0, done.stderr
-    figures = json.loads(
-        swept("report", "--db", "s.db", "--format", "json", "--backend-release", "2026.09").stdout
-    )
+    figures = json.loads(swept("report", "--db", "s.db", "--format", "json", "--backend-release", "2026.09").stdout)
     assert figures["release"] == "2026.09"
     assert figures["coverage"]["10"]["accepted"] == 2
     assert figures["verdicts"]["pending"] == 0

@@ -62,6 +62,8 @@ def test_each_structure_is_judged_once_and_those_with_most_impact_first(hf_adapt
         family, checkpoint = database.execute(
             "select model_type, representative_checkpoint from structures where signature = ?", (first[0],)
         ).fetchone()
+        adapters = database.execute("select name, hash, summary, rules from adapters").fetchall()
+    assert adapters == [("gelu", "h1", "a gelu", '["r"]')]
     assert (family, checkpoint) == ("bert", "sentence-transformers/all-MiniLM-L6-v2")
 
 

@@ -64,6 +64,7 @@ def judge(payload: dict[str, Any]) -> dict[str, Any]:
             "noise_floor": 0.01,
             "multiple": 1.5,
             "weights": "random",
+            "catalogue": [{"name": "gelu", "hash": "h1", "summary": "a gelu", "rules": ["r"]}],
         }
     return {"verdict": "native", "reason": "", "adapters": {}}
 
