@@ -21,7 +21,7 @@ TARGET = os.environ.get("HF_ADAPTERS_CASES_TARGET", "spyre")
 if not FILES:
     pytest.skip("the failure reports (../shared/cases) are not part of this checkout", allow_module_level=True)
 
-pytestmark = [pytest.mark.device] if TARGET == "spyre" else []
+pytestmark = [pytest.mark.slow] if TARGET == "spyre" else []
 
 
 def load(path: Path) -> ModuleType:
