@@ -13,22 +13,20 @@ from pathlib import Path
 
 _PACKAGES = ("torch", "transformers", "numpy")
 _CODE_SUFFIXES = {".py", ".toml", ".cpp", ".h", ".hpp"}
-#: Parts of this project that decide a verdict; the rest (store, reports, pages) may change without a new sweep.
-_ADAPTERS = (("hf_adapters", "adapters"),)
+_ADAPTERS = (("hf_adapters", "adapters/**/*"),)
+#: Files of this project that decide a verdict; the rest (store, reports, pages) may change without a new sweep.
 _DECIDING = (
-    ("spyre_backend", ""),
-    ("hf_adapters", "patching"),
-    ("hf_adapters", "patching.py"),
-    ("hf_adapters", "protocols.py"),
-    ("hf_adapters", "runner"),
-    ("hf_adapters", "runner.py"),
-    ("hf_adapters", "validate.py"),
-    ("hf_adapters", "validation"),
+    ("spyre_backend", "**/*"),
+    ("hf_adapters", "*.py"),
+    ("hf_adapters", "validation/**/*"),
     ("hf_adapters", "sweep/work.py"),
+    ("hf_adapters.corpus", "architectures.py"),
     ("hf_adapters.corpus", "build.py"),
+    ("hf_adapters.corpus", "cut.py"),
     ("hf_adapters.corpus", "inputs.py"),
-    ("hf_adapters.corpus", "data/profiles.jsonl"),
+    ("hf_adapters.corpus", "weights.py"),
 )
+_NOT_DECIDING = frozenset({"hf_adapters/cli.py", "hf_adapters/st_backend.py"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +112,10 @@ def _digest(*parts: str) -> str:
     return whole.hexdigest()[:24]
 
 
-def _files(parts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Path]]:
-    for package, part in parts:
+def _files(patterns: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Path]]:
+    for package, pattern in patterns:
         root = Path(str(files(package)))
-        start = root / part if part else root
-        candidates = [start] if start.is_file() else sorted(start.rglob("*")) if start.is_dir() else []
-        for path in candidates:
-            if path.is_file() and (path.suffix in _CODE_SUFFIXES or path == start):
-                yield f"{package}/{path.relative_to(root).as_posix()}", path
+        for path in root.glob(pattern):
+            name = f"{package}/{path.relative_to(root).as_posix()}"
+            if path.is_file() and path.suffix in _CODE_SUFFIXES and name not in _NOT_DECIDING:
+                yield name, path

@@ -90,3 +90,26 @@ def test_the_code_hash_knows_names_and_contents(tmp_path: object) -> None:
     assert hash_files([("a.py", folder / "b.py"), ("b.py", folder / "a.py")]) != whole
     (folder / "a.py").write_text("3")
     assert hash_files(files) != whole
+
+
+def test_everything_that_decides_a_verdict_is_in_the_fingerprint() -> None:
+    from hf_adapters.sweep import fingerprint as module
+
+    names = {name for name, _ in module._files(module._DECIDING)}
+    for expected in (
+        "spyre_backend/compiler/lowering.py",
+        "spyre_backend/capabilities/2026_07.toml",
+        "hf_adapters/patching.py",
+        "hf_adapters/runner.py",
+        "hf_adapters/validate.py",
+        "hf_adapters/validation/acceptance.py",
+        "hf_adapters/sweep/work.py",
+        "hf_adapters.corpus/weights.py",
+    ):
+        assert expected in names
+    assert not any(
+        name.startswith(("hf_adapters/store", "hf_adapters/report", "hf_adapters/commands")) for name in names
+    )
+    adapters = {name for name, _ in module._files(module._ADAPTERS)}
+    assert "hf_adapters/adapters/head_padding.py" in adapters
+    assert not adapters & names
