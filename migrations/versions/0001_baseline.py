@@ -6,6 +6,8 @@ Revises: nothing
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -167,8 +169,16 @@ def _memberships() -> None:
 
 
 def _verdicts() -> None:
-    op.create_table(
-        "verdicts",
+    op.create_table("verdicts", *_evidence(), *_provenance(), *_verdict_constraints())
+    op.create_index("ix_verdicts_fingerprint", "verdicts", ["fingerprint"], unique=False)
+    op.create_index("ix_verdicts_model", "verdicts", ["release", "model_row_id", "id"], unique=False)
+    op.create_index("ix_verdicts_rule", "verdicts", ["rule"], unique=False)
+    op.create_index("ix_verdicts_run_id", "verdicts", ["run_id"], unique=False)
+    op.create_index("ix_verdicts_signature", "verdicts", ["release", "signature", "id"], unique=False)
+
+
+def _evidence() -> list[sa.Column[Any]]:
+    return [
         sa.Column("id", _row_id(), autoincrement=True, nullable=False),
         sa.Column("run_id", _row_id(), nullable=False),
         sa.Column("signature", sa.String(), nullable=True),
@@ -194,6 +204,11 @@ def _verdicts() -> None:
         sa.Column("fallbacks", sa.JSON(), nullable=False),
         sa.Column("simulated_us", sa.Float(), nullable=True),
         sa.Column("seconds", sa.Float(), nullable=True),
+    ]
+
+
+def _provenance() -> list[sa.Column[Any]]:
+    return [
         sa.Column("weights", sa.String(), nullable=False),
         sa.Column("weights_revision", sa.String(), nullable=True),
         sa.Column("config_hash", sa.String(), nullable=True),
@@ -208,6 +223,11 @@ def _verdicts() -> None:
         sa.Column("fingerprint", sa.String(), nullable=False),
         sa.Column("trust", sa.String(), nullable=False),
         sa.Column("details", sa.JSON(), nullable=False),
+    ]
+
+
+def _verdict_constraints() -> list[sa.Constraint]:
+    return [
         sa.CheckConstraint(
             "ladder IN ('catalogued', 'built', 'traced', 'lowered', "
             "'executed', 'accurate', 'real-weights', 'reviewed')",
@@ -232,9 +252,4 @@ def _verdicts() -> None:
             ["structures.signature"],
         ),
         sa.PrimaryKeyConstraint("id"),
-    )
-    op.create_index("ix_verdicts_fingerprint", "verdicts", ["fingerprint"], unique=False)
-    op.create_index("ix_verdicts_model", "verdicts", ["release", "model_row_id", "id"], unique=False)
-    op.create_index("ix_verdicts_rule", "verdicts", ["rule"], unique=False)
-    op.create_index("ix_verdicts_run_id", "verdicts", ["run_id"], unique=False)
-    op.create_index("ix_verdicts_signature", "verdicts", ["release", "signature", "id"], unique=False)
+    ]
