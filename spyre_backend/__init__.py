@@ -24,13 +24,11 @@ def _autoload() -> None:
     if _loaded or importlib.util.find_spec("torch_spyre") is not None:
         return
     _loaded = True
-    import torch
-
     from spyre_backend.device import registration
 
     registration.register(_DEVICE)
     registration.on_first_use(_install_eager_kernels)
-    _hook_inductor(torch)
+    _hook_inductor()
 
 
 def _install_eager_kernels() -> None:
@@ -39,12 +37,14 @@ def _install_eager_kernels() -> None:
     eager.install()
 
 
-def _hook_inductor(torch: Any) -> None:
+def _hook_inductor() -> None:
     """Registers the compiler when Inductor is first asked for, not before.
 
     Importing `torch._inductor` takes seconds; `import torch` must not pay them.
     """
-    wrapper = torch._TorchCompileInductorWrapper
+    from torch import _TorchCompileInductorWrapper
+
+    wrapper: Any = _TorchCompileInductorWrapper
     stock = wrapper.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -67,6 +67,6 @@ def _hook_inductor(torch: Any) -> None:
 
 # `import spyre_backend` without torch imports torch here, which calls
 # `_autoload` through the entry point: it must be defined above this line.
-import torch  # noqa: E402
+import torch  # noqa: E402, F401
 
 _autoload()

@@ -46,7 +46,7 @@ void host_to_device(const at::Tensor& src, const at::Tensor& dst) {
   AccessGuard guard;
   const auto dtype = dst.scalar_type();
   const auto values = src.to(dtype);
-  auto target = host_view(dst);
+  auto target = host_view(dst, /*write=*/true);
   if (dtype == at::kLong) {
     target.copy_(wrap_int64(values));
   } else if (!is_coded(dtype)) {
@@ -64,7 +64,7 @@ void host_to_device(const at::Tensor& src, const at::Tensor& dst) {
 
 void device_to_host(const at::Tensor& src, const at::Tensor& dst) {
   AccessGuard guard;
-  const auto source = host_view(src.expand_as(dst));
+  const auto source = host_view(src.expand_as(dst), /*write=*/false);
   if (!is_coded(src.scalar_type())) {
     dst.copy_(source);
     return;
@@ -88,8 +88,8 @@ void device_to_device(const at::Tensor& src, const at::Tensor& dst) {
   const auto from = src.scalar_type();
   const auto to = dst.scalar_type();
   AccessGuard guard;
-  const auto source = host_view(src);
-  auto target = host_view(dst);
+  const auto source = host_view(src, /*write=*/false);
+  auto target = host_view(dst, /*write=*/true);
   if (from == to || (is_coded(from) && is_coded(to))) {
     target.copy_(source);
   } else if (is_coded(from) && to == at::kFloat) {
@@ -153,9 +153,11 @@ void copy_storage_bytes(const at::Tensor& src, const at::Tensor& dst) {
     convert_to_host(allocation_format(from), host_pointer(from), to, nbytes);
   } else if (!on_device(src)) {
     convert_to_device(allocation_format(to), from, host_pointer(to), nbytes);
+    mark_written(to);
   } else {
     std::memmove(host_pointer(to), host_pointer(from), nbytes);
     set_allocation_format(to, allocation_format(from));
+    mark_written(to);
   }
 }
 
@@ -193,6 +195,7 @@ void bind_format(const at::Tensor& tensor) {
   void* bytes = host_pointer(base);
   convert_to_device(format, bytes, bytes, static_cast<int64_t>(storage.nbytes()));
   set_allocation_format(base, format);
+  mark_written(base);
 }
 
 } // namespace spyre

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace spyre {
@@ -13,6 +14,11 @@ namespace {
 
 // Freed blocks at least this large give their pages back to the host at once.
 constexpr size_t kReturnBytes = size_t{32} << 20;
+
+int64_t next_generation() {
+  static std::atomic<int64_t> last{0};
+  return ++last;
+}
 
 void account(Pool& memory, int64_t delta) {
   memory.stats.allocated += delta;
@@ -37,7 +43,7 @@ void* take_block(Pool& memory, size_t size) {
   memory.free_blocks.erase(found);
   auto& region = memory.regions[index];
   region.blocks[offset] =
-      Block{size, false, Format::kRaw, static_cast<int64_t>(size)};
+      Block{size, false, Format::kRaw, static_cast<int64_t>(size), next_generation()};
   if (whole > size) {
     insert_free(memory, index, offset + size, whole - size);
   }
@@ -143,6 +149,7 @@ struct SpyreAllocator final : c10::Allocator {
     AccessGuard guard;
     std::memmove(host_pointer(dest), host_pointer(src), count);
     set_allocation_format(dest, allocation_format(src));
+    mark_written(dest);
   }
 };
 
@@ -175,6 +182,16 @@ Format allocation_format(const void* device_ptr) {
 
 void set_allocation_format(const void* device_ptr, Format format) {
   with_block(device_ptr, [&](Pool&, Block& block) { block.format = format; });
+}
+
+int64_t write_generation(const void* device_ptr) {
+  int64_t generation = 0;
+  with_block(device_ptr, [&](Pool&, Block& block) { generation = block.generation; });
+  return generation;
+}
+
+void mark_written(const void* device_ptr) {
+  with_block(device_ptr, [](Pool&, Block& block) { block.generation = next_generation(); });
 }
 
 void set_accounted_bytes(const void* device_ptr, int64_t bytes) {

@@ -46,6 +46,10 @@ bool is_device_pointer(const void* ptr);
 
 Format allocation_format(const void* device_ptr);
 void set_allocation_format(const void* device_ptr, Format format);
+// A number that changes with every write to the allocation, and differs between
+// allocations, so that what was read from it can be kept. 0 when there is none.
+int64_t write_generation(const void* device_ptr);
+void mark_written(const void* device_ptr);
 // Records what the device would reserve for a tensor of this shape (D2.2:
 // whole 128-byte sticks), instead of the dense size.
 void set_accounted_bytes(const void* device_ptr, int64_t bytes);

@@ -109,7 +109,11 @@ void bind_numerics(py::module_& m) {
 }
 
 void bind_memory(py::module_& m) {
-  m.def("host_view", &host_view, py::arg("tensor"));
+  m.def("host_view", &host_view, py::arg("tensor"), py::arg("write") = true);
+  m.def("write_generation", [](const at::Tensor& tensor) {
+    return write_generation(tensor.storage().data());
+  });
+  m.def("mark_written", [](const at::Tensor& tensor) { mark_written(tensor.storage().data()); });
   m.def("open_memory", &open_memory);
   m.def("close_memory", &close_memory);
   m.def("memory_is_open", &memory_is_open);

@@ -227,9 +227,10 @@ Tensor& uniform_(Tensor& self, double from, double to, std::optional<at::Generat
 
 Tensor gather_rows(const Tensor& table, int64_t dim, const Tensor& index) {
   AccessGuard guard;
-  const auto rows = at::index_select(host_view(table), dim, host_view(index));
+  const auto rows = at::index_select(
+      host_view(table, /*write=*/false), dim, host_view(index, /*write=*/false));
   auto out = at::empty(rows.sizes(), table.options());
-  host_view(out).copy_(rows);
+  host_view(out, /*write=*/true).copy_(rows);
   return out;
 }
 

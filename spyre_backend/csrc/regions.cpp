@@ -108,7 +108,7 @@ size_t region_index(const Region& region) {
 }
 
 void insert_free(Pool& memory, size_t index, size_t offset, size_t size) {
-  memory.regions[index].blocks[offset] = Block{size, true, Format::kRaw, 0};
+  memory.regions[index].blocks[offset] = Block{size, true, Format::kRaw, 0, 0};
   memory.free_blocks.emplace(size, std::make_pair(index, offset));
 }
 

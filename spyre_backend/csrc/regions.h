@@ -20,6 +20,7 @@ struct Block {
   bool free = true;
   Format format = Format::kRaw;
   int64_t accounted = 0;
+  int64_t generation = 0; // of the last write; unique over all allocations
 };
 
 struct Region {

@@ -7,7 +7,7 @@
 
 namespace spyre {
 
-at::Tensor host_view(const at::Tensor& tensor) {
+at::Tensor host_view(const at::Tensor& tensor, bool write) {
   check_not_forked();
   TORCH_CHECK(
       tensor.device().type() == c10::DeviceType::PrivateUse1,
@@ -21,6 +21,9 @@ at::Tensor host_view(const at::Tensor& tensor) {
   const void* base = tensor.storage().data();
   if (base != nullptr && allocation_format(base) == Format::kRaw) {
     set_allocation_format(base, format_of(dtype));
+  }
+  if (write) {
+    mark_written(base);
   }
   auto options = at::TensorOptions().device(at::kCPU).dtype(coded ? at::kShort : dtype);
   // The view keeps the storage alive, so a kernel may drop its tensor early.

@@ -7,6 +7,7 @@ namespace spyre {
 
 // CPU tensor over the same memory with the same size, stride and offset;
 // float16 and bfloat16 appear as int16 DL16 codes. Memory must be open.
-at::Tensor host_view(const at::Tensor& tensor);
+// `write` says that the caller will write through the view before the next read.
+at::Tensor host_view(const at::Tensor& tensor, bool write);
 
 } // namespace spyre

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import backend_registration
 
 _on_first_use: list[Callable[[], None]] = []
 
@@ -26,12 +27,12 @@ def on_first_use(callback: Callable[[], None]) -> None:
 
 def register(name: str) -> None:
     """Makes `torch.device(name)`, `torch.<name>` and `Tensor.<name>()` work."""
-    torch.utils.rename_privateuse1_backend(name)
+    backend_registration.rename_privateuse1_backend(name)
     from spyre_backend import _C
     from spyre_backend.device import module
 
-    torch._register_device_module(name, module)
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    torch._register_device_module(name, module)  # type: ignore[no-untyped-call]
+    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     _C.set_pressure_callback(gc.collect)
     _C.set_initialise_callback(_run_callbacks)
     on_first_use(_apply_release)
@@ -53,7 +54,7 @@ def _print_through_host(name: str) -> None:
     """Formats tensors on the CPU, so that printing one counts no fallback."""
     from torch import _tensor_str
 
-    stock = _tensor_str._tensor_str
+    stock: Any = _tensor_str._tensor_str
 
     def from_host(tensor: torch.Tensor, indent: int) -> Any:
         return stock(tensor.cpu() if tensor.device.type == name else tensor, indent)

@@ -26,6 +26,7 @@ class Stream(torch.Stream):
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        """Make the stream; `kwargs` are those of `torch.Stream` for an existing id."""
         if "stream_id" in kwargs:
             return super().__new__(cls, **kwargs)
         return super().__new__(cls, device=device or "spyre", priority=priority)
@@ -56,9 +57,7 @@ class Event(metaclass=_EventType):
 
 
 def _wrap(raw: torch.Stream) -> Stream:
-    return Stream(
-        stream_id=raw.stream_id, device_index=raw.device_index, device_type=raw.device_type
-    )
+    return Stream(stream_id=raw.stream_id, device_index=raw.device_index, device_type=raw.device_type)
 
 
 def current_stream(device: Any = None) -> Stream:

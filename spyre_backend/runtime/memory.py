@@ -15,7 +15,7 @@ import torch
 
 from spyre_backend import _C
 
-__all__ = ["device_access", "host_view"]
+__all__ = ["device_access", "host_view", "mark_written", "write_generation"]
 
 
 class device_access:
@@ -36,11 +36,15 @@ class device_access:
         _C.close_memory()
 
 
-def host_view(tensor: torch.Tensor) -> torch.Tensor:
+def host_view(tensor: torch.Tensor, *, write: bool = True) -> torch.Tensor:
     """Returns a zero-copy CPU tensor over a device tensor's memory.
 
     Args:
         tensor: A tensor on `spyre`, with any strides and storage offset.
+        write: Whether the caller may write through the view; the allocation
+            then gets a new write generation. Who writes through a view made
+            with `write=False`, or after others have read, calls
+            :func:`mark_written`.
 
     Returns:
         A CPU tensor of the same size, stride and offset. float16 and bfloat16
@@ -50,4 +54,18 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         RuntimeError: The tensor is not on `spyre`, or memory is not open.
     """
-    return _C.host_view(tensor)
+    return _C.host_view(tensor, write)
+
+
+def write_generation(tensor: torch.Tensor) -> int:
+    """A number that changes with every write to the tensor's allocation.
+
+    No two allocations ever share one, so values read from device memory can be
+    kept under (address, generation). 0 for a tensor without memory.
+    """
+    return _C.write_generation(tensor)
+
+
+def mark_written(tensor: torch.Tensor) -> None:
+    """Gives the tensor's allocation a new write generation."""
+    _C.mark_written(tensor)

@@ -53,12 +53,11 @@ def nearest_codes(values: Floats) -> Codes:
 def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a script in a fresh interpreter, with extra environment variables."""
 
-
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )

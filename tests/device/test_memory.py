@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spyre_backend import _C
-from spyre_backend.runtime.memory import device_access, host_view
+from spyre_backend.runtime.memory import device_access, host_view, mark_written, write_generation
 from tests.device.reference import run_python
 
 
@@ -64,7 +64,7 @@ def test_device_access_nests_and_closes_after_errors() -> None:
 
 READ = """
 import ctypes, faulthandler, torch
-from spyre_backend.runtime.memory import device_access, host_view
+from spyre_backend.runtime.memory import device_access, host_view, mark_written, write_generation
 t = torch.ones(8, device="spyre")
 with device_access():
     view = host_view(t)
@@ -187,3 +187,51 @@ def test_pinned_memory_is_refused() -> None:
         torch.empty(2, device="spyre", pin_memory=True)
     with pytest.raises(RuntimeError, match="pinned"):
         torch.ones(2).pin_memory("spyre")
+
+
+def test_every_write_changes_the_generation_and_reads_do_not() -> None:
+    device = torch.ones(4, 3, dtype=torch.float16, device="spyre")
+    table = torch.arange(4).to("spyre")
+    seen = [write_generation(device)]
+
+    def changed() -> bool:
+        seen.append(write_generation(device))
+        return seen[-1] != seen[-2]
+
+    reads = [
+        lambda: device.cpu(),
+        lambda: device[0].clone(),
+        lambda: device.cumsum(0),
+        lambda: device.index_select(0, table),
+    ]
+    for read in reads:
+        read()
+        assert not changed()
+    writes = [
+        lambda: device.zero_(),
+        lambda: device[1:].copy_(torch.ones(3)),
+        lambda: device.t()[0].fill_(2),
+        lambda: device.normal_(),
+        lambda: device[0].cumsum_(0),
+        lambda: device.untyped_storage().copy_(torch.ones(12, dtype=torch.float16).untyped_storage()),
+        lambda: mark_written(device),
+    ]
+    for write in writes:
+        write()
+        assert changed()
+    with device_access():
+        host_view(device, write=False)
+        assert not changed()
+        host_view(device)
+        assert changed()
+    assert write_generation(device[2:].t()) == write_generation(device)
+
+
+def test_generations_are_never_used_again() -> None:
+    seen = set()
+    for _ in range(20):
+        tensor = torch.empty(100, device="spyre")
+        seen.add(write_generation(tensor))
+        del tensor
+    assert len(seen) == 20
+    assert write_generation(torch.empty(0, device="spyre")) == 0

@@ -64,8 +64,8 @@ def test_a_file_saved_on_the_device_loads_without_it(tmp_path) -> None:
     module = torch.nn.Linear(3, 2).half().to("spyre")
     torch.save(module.state_dict(), path)
     script = (
-        "import torch; state = torch.load(%r, map_location='cpu', weights_only=True)\n"
-        "print(hasattr(torch, 'spyre'), state['bias'].tolist())" % str(path)
+        f"import torch; state = torch.load({str(path)!r}, map_location='cpu', weights_only=True)\n"
+        "print(hasattr(torch, 'spyre'), state['bias'].tolist())"
     )
     result = run_python(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert result.stdout.strip() == f"False {module.bias.tolist()}", result.stderr
