@@ -21,34 +21,19 @@ ENVIRONMENT_VARIABLE: Final = "SPYRE_DECODED_CACHE_MB"
 _DEFAULT_MB: Final = 1024
 
 
-_GENERATIONS: Final = hasattr(memory, "write_generation")
-
-
-def reading_view(device: Tensor) -> Tensor:
-    """A host view that does not count as a write; whoever writes through it calls :func:`mark_written` afterwards."""
-    return memory.host_view(device, write=False) if _GENERATIONS else memory.host_view(device)
-
-
-def mark_written(device: Tensor) -> None:
-    """Make what was decoded from this memory stale."""
-    if _GENERATIONS:
-        memory.mark_written(device)
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which device memory was decoded, and the write generation of its allocation (None: unknown, never cached)."""
+    """Which device memory was decoded, and the write generation of its allocation (0: no memory)."""
 
     address: int
     elements: int
     dtype: str
-    generation: int | None
+    generation: int
 
     @staticmethod
     def of(device: Tensor, spec: TensorSpec) -> Source:
         """The source behind a launch argument."""
-        generation = memory.write_generation(device) if _GENERATIONS else None
-        return Source(device.data_ptr(), spec.storage_elements, spec.dtype, generation)
+        return Source(device.data_ptr(), spec.storage_elements, spec.dtype, memory.write_generation(device))
 
 
 class DecodedCache:
@@ -68,7 +53,7 @@ class DecodedCache:
 
     def get(self, source: Source, decode: Callable[[], Tensor]) -> Tensor:
         """The decoded values of `source`; they are shared, so nobody may write to them."""
-        if source.generation is None or not self.max_bytes:
+        if not source.generation or not self.max_bytes:
             return decode()
         key = (source.address, source.elements, source.dtype)
         with self._lock:

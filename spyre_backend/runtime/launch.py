@@ -23,7 +23,7 @@ from spyre_backend.emulator.numerics import dl16_decode, dl16_encode
 from spyre_backend.errors import SpyreRuntimeError, SpyreUnsupported
 from spyre_backend.program import Operand, Program, TensorSpec
 from spyre_backend.runtime import memory
-from spyre_backend.runtime.decoded import DECODED, Source, mark_written, reading_view
+from spyre_backend.runtime.decoded import DECODED, Source
 from spyre_backend.runtime.offsets import refusal_text, stick_coordinate
 
 _INTERNED_MAX: Final = 4096
@@ -222,7 +222,7 @@ def _bind(arg: Tensor, spec: TensorSpec) -> _Argument:
     return _Argument(
         spec=spec,
         device=device,
-        host=reading_view(device),
+        host=memory.host_view(device, write=False),
         first=first,
         last=first + spec.storage_elements * device.element_size(),
     )
@@ -273,4 +273,4 @@ def _write_back(argument: _Argument, working: Tensor) -> None:
     if spec.dtype in DL16_DTYPES:
         working = dl16_encode(working)
     host.copy_(working.as_strided(spec.size, spec.stride, working.storage_offset()))
-    mark_written(argument.device)
+    memory.mark_written(argument.device)

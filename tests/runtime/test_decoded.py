@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 import torch
 
+from spyre_backend.runtime import decoded, launch
 from spyre_backend.runtime.decoded import DecodedCache, Source
+from tests.emulator.programs import unary
 
 
 class Decoder:
@@ -23,7 +24,7 @@ class Decoder:
         return torch.full((self.elements,), float(self.calls))
 
 
-def source(generation: int | None, address: int = 0, elements: int = 4) -> Source:
+def source(generation: int, address: int = 0, elements: int = 4) -> Source:
     return Source(address, elements, "float16", generation)
 
 
@@ -42,13 +43,11 @@ def test_another_generation_is_decoded_again_and_replaces_the_old_one() -> None:
     assert cache.get(source(8), decode)[0] == 2.0
 
 
-@pytest.mark.parametrize("key", [source(None), source(None, 64)])
-def test_memory_of_unknown_generation_is_never_kept(key: Source) -> None:
-    cache, decode = DecodedCache(1024), Decoder()
-    cache.get(key, decode)
-    cache.get(key, decode)
+def test_a_tensor_without_memory_is_not_kept() -> None:
+    cache, decode = DecodedCache(1024), Decoder(elements=0)
+    cache.get(source(0), decode)
+    cache.get(source(0), decode)
     assert decode.calls == 2
-    assert cache.num_bytes == 0
 
 
 def test_extent_and_format_are_part_of_the_key() -> None:
@@ -95,3 +94,19 @@ def test_a_size_that_is_no_number_is_refused_by_name() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "SPYRE_DECODED_CACHE_MB='lots' is not a number of megabytes" in done.stderr
+
+
+def test_launches_decode_an_unchanged_input_once() -> None:
+    made = unary("neg", 64)
+    run = launch.load_program(made.to_json())
+    x, y = (torch.ones(64, dtype=torch.float16, device="spyre") for _ in range(2))
+    run.launch(x, y)
+    kept = decoded.DECODED.get(decoded.Source.of(x, made.tensors[0]), Decoder())
+    run.launch(x, y)
+    assert decoded.DECODED.get(decoded.Source.of(x, made.tensors[0]), Decoder()) is kept
+    x.cpu()
+    assert decoded.DECODED.get(decoded.Source.of(x, made.tensors[0]), Decoder()) is kept
+    run.launch(y, x)
+    run.launch(x, y)
+    assert y.cpu().tolist() == [-1.0] * 64
+    assert decoded.DECODED.get(decoded.Source.of(x, made.tensors[0]), Decoder()) is not kept
