@@ -178,7 +178,7 @@ INDEXING = (
     ),
     Probe(
         name="index-0d",
-        fn=lambda x, i: x[i] * 2,
+        fn=lambda x, i: torch.ops.aten.index.Tensor(x, [i]) * 2,
         inputs=lambda: (*halves((32, 128)), torch.tensor(7, dtype=torch.int32)),
         expect=INDIRECT,
         source="D5.4 index: a 0-dim index is silently wrong, so it is refused",
