@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hf_adapters import patch, patch_report, unpatch
+from hf_adapters.adapters._traits import untreated
 from tests.adapters import families
 
 
@@ -122,3 +123,34 @@ def test_report_names_what_was_done() -> None:
     report = patch_report(patch(families.build("xlm_roberta")))
     names = [adapter.name for adapter in report.adapters]
     assert names == ["host_indices", "single_row_embedding", "layer_norm", "additive_masks", "head_padding"]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama_heads_32", "gemma3", "t5"])
+def test_a_release_that_lowers_pow_needs_fewer_adapters(name: str) -> None:
+    model = families.build(name)
+    stock = states(model, "left")
+    patch(model, release="2026.09")
+    assert error(states(model, "left"), stock, "left") <= 1e-9
+    assert {"rms_norm", "small_powers"}.isdisjoint(a.name for a in patch_report(model).adapters)
+
+
+def test_padding_recognises_norms_by_itself_when_their_adapter_is_not_needed() -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=60, hidden_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=24,
+        intermediate_size=100, initializer_range=0.1,
+    )  # fmt: skip
+    model = transformers.Qwen3Model(config).double().eval()
+    stock = states(model, "right")
+    patch(model, release="2026.09")
+    # The stock norms round to float32, and a padded row is summed up in another order.
+    assert error(states(model, "right"), stock, "right") <= 1e-5
+
+
+@pytest.mark.parametrize("name", families.NAMES)
+def test_nothing_known_is_left_in_the_layers(name: str) -> None:
+    model = families.build(name)
+    assert untreated(model)
+    assert untreated(patch(model)) == ()
