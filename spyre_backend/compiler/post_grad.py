@@ -76,6 +76,7 @@ def check_operator(node: Node) -> None:
         origin = replace(origin_of(node), aten=str(op))
         shapes, dtypes = [v.shape for v in values], [v.dtype for v in values]
         raise refuse(str(rule), op=str(op), detail=str(detail), shapes=shapes, dtypes=dtypes, origin=origin)
+    _check_dtypes(node)
     entry = capabilities.current().operator(target)
     if entry is None and _is_view(target):
         return
@@ -97,6 +98,27 @@ def check_operator(node: Node) -> None:
         )
     if support == "fallback":
         node.meta["spyre_fallback"] = True
+
+
+def _check_dtypes(node: Node) -> None:
+    """D1.6: float64 and complex have no format on the device, not even between two operations of a graph."""
+    value = node.meta.get("val")
+    formats = capabilities.current().dtypes.formats
+    for tensor in value if isinstance(value, (list, tuple)) else (value,):
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "spyre":
+            continue
+        name = str(tensor.dtype).removeprefix("torch.")
+        if name not in formats or formats[name].refused:
+            detail = f"Spyre backend does not support dtype {tensor.dtype}"
+            values = _values(node)
+            raise refuse(
+                "dtype-unsupported",
+                op=str(node.target),
+                detail=detail,
+                shapes=[v.shape for v in values],
+                dtypes=[v.dtype for v in values],
+                origin=origin_of(node),
+            )
 
 
 def _is_view(target: torch._ops.OpOverload) -> bool:

@@ -196,31 +196,59 @@ def cat(node: Node, entry: OperatorEntry) -> None:
     dim = int(arguments(node)["dim"])
     if not isinstance(pieces, (list, tuple)) or dim % value.dim() != value.dim() - 1:
         return
-    sources = [_sliced_source(p) for p in pieces if isinstance(p, Node)]
-    known = [s for s in sources if s is not None]
-    if len(known) == len(pieces) > 1 and len({s[0] for s in known}) == 1 and any(s[1] % 64 for s in known):
-        detail = f"Could not find a host dimension matching stick expr d{value.dim()}: pieces {[s[1] for s in known]} of one stick dim, rotated"
+    found = [_slice_sources(p) for p in pieces if isinstance(p, Node)]
+    shared = set.intersection(*found) if len(found) == len(pieces) > 1 else set()
+    widths = sorted({width for _, width in shared if width % 64})
+    if widths:
+        expression = f"d{value.dim()}"
+        detail = (
+            f"Could not find a host dimension matching stick expr {expression}: pieces of {widths} rotated in one stick"
+        )
         raise _refusal(node, "rope-half-stick", detail)
 
 
-def _sliced_source(node: Node) -> tuple[Node, int] | None:
-    """(tensor, piece width) when ``node`` is a slice of the last dim, seen through neg and casts."""
-    unary = (aten.neg.default, aten.clone.default, aten.mul.Tensor, torch.ops.prims.convert_element_type.default)
-    while node.op == "call_function" and node.target in unary and isinstance(node.args[0], Node):
-        node = node.args[0]
-    if node.op != "call_function":
-        return None
+POINTWISE = frozenset(
+    {
+        aten.neg.default,
+        aten.clone.default,
+        aten.mul.Tensor,
+        aten.add.Tensor,
+        aten.sub.Tensor,
+        torch.ops.prims.convert_element_type.default,
+    }
+)
+"""What a rotation does to its halves on the way to the cat."""
+
+
+def _slice_sources(node: Node) -> set[tuple[Node, int]]:
+    """(tensor, piece width) of the slices of a last dim that reach ``node`` through pointwise operations."""
+    found: set[tuple[Node, int]] = set()
+    waiting, seen = [node], set()
+    while waiting:
+        current = waiting.pop()
+        if current in seen or current.op != "call_function":
+            continue
+        seen.add(current)
+        if current.target in POINTWISE:
+            waiting.extend(current.all_input_nodes)
+            continue
+        piece = _piece_of_last_dim(current)
+        if piece is not None:
+            found.add(piece)
+    return found
+
+
+def _piece_of_last_dim(node: Node) -> tuple[Node, int] | None:
+    """(tensor, width) when ``node`` is a slice, or one result of a split, of the last dim."""
     value, cut = node.meta["val"], node
     if node.target is operator.getitem and isinstance(node.args[0], Node) and node.args[0].target in SPLITS:
         cut = node.args[0]
     elif node.target is not aten.slice.Tensor:
         return None
     source = cut.args[0]
-    given = arguments(cut)
-    dim = given.get("dim", 0)
-    if int(dim) % value.dim() != value.dim() - 1:
+    if int(arguments(cut).get("dim", 0)) % value.dim() != value.dim() - 1 or not isinstance(source, Node):
         return None
-    return (source, int(value.shape[-1])) if isinstance(source, Node) else None
+    return source, int(value.shape[-1])
 
 
 def view(node: Node, entry: OperatorEntry) -> None:
