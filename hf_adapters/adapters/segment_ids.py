@@ -66,7 +66,8 @@ def _build() -> nn.Module:
         vocab_size=20, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
         max_position_embeddings=16, initializer_range=0.5,
     )  # fmt: skip
-    return BertModel(config).double().eval()
+    model: nn.Module = BertModel(config).double().eval()
+    return model
 
 
 def _inputs(kind: str) -> dict[str, Any]:

@@ -248,3 +248,14 @@ def test_packed_rows_are_refused() -> None:
     with pytest.raises(errors.UnsupportedOptionError, match="packed"):
         model(input_ids=ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
     assert model(input_ids=ids, position_ids=torch.arange(40, 46)[None]).last_hidden_state.isfinite().all()
+
+
+def test_patched_model_can_be_placed_and_compiled_by_hand() -> None:
+    inputs = batch(2, 64)
+    with torch.no_grad():
+        want = bert()(**inputs).last_hidden_state
+    model = hf_adapters.patch(bert()).half().to("spyre")
+    states = torch.compile(model, dynamic=False)(**{k: v.to("spyre") for k, v in inputs.items()}).last_hidden_state
+    keep = inputs["attention_mask"].bool()
+    assert states.device.type == "spyre"
+    assert cosine(states.cpu().float()[keep], want[keep]) > 0.999
