@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,11 +98,21 @@ def sweep(
         work=work or WORK,
     )
     shown = console()
-    with open_store(db, create=True) as store:
+    with open_store(db, create=True) as store, _terminated_like_interrupted():
         result = run_sweep(store, options, shown)
         _conclude(store, options, result, shown, db)
     if result.interrupted:
         raise typer.Exit(_INTERRUPTED)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM (a batch system's end of time) end the sweep as Ctrl-C does: workers stopped, run closed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _split(values: list[str] | None) -> list[str]:

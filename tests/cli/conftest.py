@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hf_adapters.cli import main
+from tests.cli.pinned import PINNED
 
 ROOT = Path(__file__).parents[2]
 FAKE_JUDGE = "tests.sweep.fakes:judge"
@@ -40,8 +41,8 @@ def hf_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             patch.delenv("HF_ADAPTERS_DB", raising=False)
             for name, value in {"PYTHONPATH": SEARCH_PATH, "HF_HUB_OFFLINE": "1", **variables}.items():
                 patch.setenv(name, value)
-            patch.setattr("hf_adapters.sweep.fingerprint.code_hash", lambda: "code")
-            patch.setattr("hf_adapters.sweep.fingerprint.adapters_hash", lambda: "adapters")
+            patch.setattr("hf_adapters.sweep.fingerprint.code_hash", lambda: PINNED)
+            patch.setattr("hf_adapters.sweep.fingerprint.adapters_hash", lambda: PINNED)
             code = main(arguments)
         captured = capsys.readouterr()
         return Done(code, captured.out, captured.err)

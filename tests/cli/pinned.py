@@ -9,11 +9,13 @@ import sys
 
 from hf_adapters.sweep import fingerprint
 
+PINNED = "pinned"
+
 
 def pin() -> None:
     """Replace the hash of the project's files by a constant."""
     for name in ("code_hash", "adapters_hash"):
-        setattr(fingerprint, name, lambda: "pinned")
+        setattr(fingerprint, name, lambda: PINNED)
 
 
 if __name__ == "__main__":
