@@ -11,6 +11,8 @@ Importing this package is cheap: torch and transformers are imported on first us
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from hf_adapters import st_backend as _st_backend
@@ -76,6 +78,16 @@ __all__ = [
     "validate",
 ]
 
+
+class _Package(types.ModuleType):
+    """Keeps public functions from being hidden by submodules of the same name, which importlib sets as attributes."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _LAZY and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 _st_backend.install()
 
 

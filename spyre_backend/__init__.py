@@ -8,6 +8,8 @@ When the real `torch_spyre` is installed, this package stays out of its way.
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from typing import Any
 
 __all__ = ["__version__"]
@@ -65,8 +67,10 @@ def _hook_inductor() -> None:
     wrapper.__call__ = __call__
 
 
-# `import spyre_backend` without torch imports torch here, which calls
-# `_autoload` through the entry point: it must be defined above this line.
-import torch  # noqa: E402, F401
+# PyTorch calls `_autoload` at the end of its own import, so that readers of the
+# capability files need not pay for torch here. What is left is torch that came
+# first, or that has been told not to load devices.
+if "torch" in sys.modules or os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+    import torch  # noqa: F401
 
-_autoload()
+    _autoload()
