@@ -1,9 +1,11 @@
 """The judge: candidate against reference, in units of the noise floor.
 
-How floors are aggregated: at each place (the output of one repeated layer, the last hidden state, the pooled embedding) the floor is the largest relative error
-that any real token of any input set has there when the stock model runs in the device's number format; the largest candidate error there may reach
-`floor_multiple` times that, and the root mean square of the candidate's errors `floor_multiple` times the root mean square of the floor's. The second condition
-finds a small fault that sits in every token, the first a large one that sits in a single token. No floor is taken lower than one rounding.
+How floors are aggregated: at each place (the output of one repeated layer, the last hidden state, the pooled
+embedding) the floor is the largest relative error that any real token of any input set has there when the stock model
+runs in the device's number format; the largest candidate error there may reach `floor_multiple` times that, and the
+root mean square of the candidate's errors `floor_multiple` times the root mean square of the floor's. The second
+condition finds a small fault that sits in every token, the first a large one that sits in a single token. No floor is
+taken lower than one rounding.
 """
 
 from __future__ import annotations
@@ -86,10 +88,12 @@ def _places(recording: Recording) -> list[str]:
     return list(dict.fromkeys(key.partition("/")[2] for key in recording.values))
 
 
-def _pairs(sets: Sequence[InputSet], candidate: Recording, reference: Recording) -> list[tuple[str, Tensor | None, Tensor, Tensor | None]]:
+def _pairs(
+    sets: Sequence[InputSet], candidate: Recording, reference: Recording
+) -> list[tuple[str, Tensor | None, Tensor, Tensor | None]]:
     """(place in set, candidate or None when missing, reference, valid tokens) for each reference value."""
     masks = {batch.name: batch.valid for batch in sets}
-    out = []
+    out: list[tuple[str, Tensor | None, Tensor, Tensor | None]] = []
     for key, stock in reference.values.items():
         ours = candidate.values.get(key)
         out.append((key, None if ours is None else _cut(ours, stock), stock, masks[key.partition("/")[0]]))
@@ -123,12 +127,20 @@ def _equivalence(evidence: Evidence, thresholds: Thresholds) -> tuple[list[Check
             errors = metrics.vector_errors(ours, stock, valid)
             worst[key] = float(errors.nan_to_num(nan=float("inf")).amax()) if errors.numel() else 0.0
     limit = thresholds.equivalence
-    failed = [Check(name="float64 equivalence", passed=False, where=k, value=v, limit=limit) for k, v in worst.items() if not v <= limit]
+    failed = [
+        Check(name="float64 equivalence", passed=False, where=k, value=v, limit=limit)
+        for k, v in worst.items()
+        if not v <= limit
+    ]
     error = max(worst.values(), default=0.0)
-    return failed or [Check(name="float64 equivalence", passed=True, where="everywhere", value=error, limit=limit)], error
+    return failed or [
+        Check(name="float64 equivalence", passed=True, where="everywhere", value=error, limit=limit)
+    ], error
 
 
-def _errors_at(place: str, sets: Sequence[InputSet], candidate: Recording, reference: Recording) -> tuple[Tensor, Tensor]:
+def _errors_at(
+    place: str, sets: Sequence[InputSet], candidate: Recording, reference: Recording
+) -> tuple[Tensor, Tensor]:
     errors, cosines = [], []
     for key, ours, stock, valid in _pairs(sets, candidate, reference):
         if key.partition("/")[2] == place and ours is not None:
@@ -145,7 +157,9 @@ def _figures(place: str, evidence: Evidence, thresholds: Thresholds) -> PlaceFig
     floor, _ = _errors_at(place, evidence.input_sets, evidence.floor, evidence.reference)
     floor = floor[floor.isfinite()]
     if not floor.numel():
-        raise UnusableReference(f"the stock model overflows the device's number format at {place} for every token, so there is no noise floor")
+        raise UnusableReference(
+            f"the stock model overflows the device's number format at {place} for every token: there is no noise floor"
+        )
     errors, cosines = _errors_at(place, evidence.input_sets, evidence.candidate, evidence.reference)
     return PlaceFigures(
         place=place,
@@ -160,14 +174,24 @@ def _figures(place: str, evidence: Evidence, thresholds: Thresholds) -> PlaceFig
 def _floor_checks(figures: PlaceFigures, thresholds: Thresholds) -> list[Check]:
     largest, mean = thresholds.floor_multiple * figures.floor, thresholds.floor_multiple * figures.floor_rms
     return [
-        Check(name="token error", passed=figures.error <= largest, where=figures.place, value=figures.error, limit=largest),
-        Check(name="mean error", passed=figures.error_rms <= mean, where=figures.place, value=figures.error_rms, limit=mean),
+        Check(
+            name="token error", passed=figures.error <= largest, where=figures.place, value=figures.error, limit=largest
+        ),
+        Check(
+            name="mean error",
+            passed=figures.error_rms <= mean,
+            where=figures.place,
+            value=figures.error_rms,
+            limit=mean,
+        ),
     ]
 
 
 def _ranking(evidence: Evidence, thresholds: Thresholds) -> tuple[metrics.Ranking, metrics.Ranking, list[Check]]:
     """Neighbours over the rows of all sets together: more pairs, and rows that one batch would never compare."""
-    stock, floor, ours = (_all_pooled(r, evidence.input_sets) for r in (evidence.reference, evidence.floor, evidence.candidate))
+    stock, floor, ours = (
+        _all_pooled(r, evidence.input_sets) for r in (evidence.reference, evidence.floor, evidence.candidate)
+    )
     moved = float((metrics.similarities(floor) - metrics.similarities(stock)).abs().nan_to_num().amax())
     noise = 2.0 * thresholds.floor_multiple * moved
     ranking, ranking_floor = metrics.ranking(ours, stock, noise), metrics.ranking(floor, stock, noise)
@@ -176,7 +200,13 @@ def _ranking(evidence: Evidence, thresholds: Thresholds) -> tuple[metrics.Rankin
         ranking,
         ranking_floor,
         [
-            Check(name="rank correlation", passed=ranking.spearman >= least, where=POOLED, value=ranking.spearman, limit=least),
+            Check(
+                name="rank correlation",
+                passed=ranking.spearman >= least,
+                where=POOLED,
+                value=ranking.spearman,
+                limit=least,
+            ),
             Check(
                 name="nearest neighbours",
                 passed=ranking.neighbours_kept == ranking.neighbours_decided,
@@ -194,7 +224,15 @@ def _all_pooled(recording: Recording, sets: Sequence[InputSet]) -> Tensor:
 
 
 def _rejected(checks: Sequence[Check], exact_error: float) -> Judgement:
-    nothing: Mapping[str, float] = dict.fromkeys(("noise_floor", "multiple", "cosine_min", "cosine_pooled", "spearman", "spearman_floor"), float("nan"))
+    nothing: Mapping[str, float] = dict.fromkeys(
+        ("noise_floor", "multiple", "cosine_min", "cosine_pooled", "spearman", "spearman_floor"), float("nan")
+    )
     return Judgement(
-        accepted=False, checks=tuple(checks), places=(), neighbours_kept=0, neighbours_decided=0, equivalence_error=exact_error, **nothing
+        accepted=False,
+        checks=tuple(checks),
+        places=(),
+        neighbours_kept=0,
+        neighbours_decided=0,
+        equivalence_error=exact_error,
+        **nothing,
     )

@@ -6,14 +6,17 @@ from hf_adapters.validation.runners import Execution
 from hf_adapters.validation.types import Check
 
 ALLOWED_FALLBACKS = ("lookup", "integer")
-"""Embedding look-ups and the preparation of integer inputs may run on the CPU; computation may not (design: verdicts)."""
+"""Embedding look-ups and the preparation of integer inputs may run on the CPU; computation may not (design:
+verdicts)."""
 
 FALLBACK = "no computation on the CPU"
 ON_DEVICE = "computed on the device"
 WEIGHTS = "weights unchanged"
 
 
-def checks(execution: Execution, *, calls: int, weights_before: str, weights_after: str, weights_reference: str) -> list[Check]:
+def checks(
+    execution: Execution, *, calls: int, weights_before: str, weights_after: str, weights_reference: str
+) -> list[Check]:
     """Judge the run itself.
 
     Args:
@@ -26,24 +29,45 @@ def checks(execution: Execution, *, calls: int, weights_before: str, weights_aft
     computed = {op: count for (op, category), count in execution.fallbacks.items() if category not in ALLOWED_FALLBACKS}
     out = [
         Check(
-            name=FALLBACK, passed=not computed, where="candidate", value=float(sum(computed.values())), limit=0.0,
+            name=FALLBACK,
+            passed=not computed,
+            where="candidate",
+            value=float(sum(computed.values())),
+            limit=0.0,
             detail=", ".join(f"{op} x{count}" for op, count in sorted(computed.items())),
         ),
         Check(
-            name=WEIGHTS, passed=weights_before == weights_after == weights_reference, where="candidate", value=None, limit=None,
-            detail="" if weights_before == weights_after == weights_reference else "the state dict is not the stock one",
+            name=WEIGHTS,
+            passed=weights_before == weights_after == weights_reference,
+            where="candidate",
+            value=None,
+            limit=None,
+            detail=""
+            if weights_before == weights_after == weights_reference
+            else "the state dict is not the stock one",
         ),
-    ]  # fmt: skip
+    ]
     elsewhere = ", ".join(f"{what} x{count}" for what, count in sorted(execution.computed_elsewhere.items()))
     out.append(
-        Check(name=ON_DEVICE, passed=not elsewhere, where="candidate", value=float(len(execution.computed_elsewhere)), limit=0.0, detail=elsewhere)
+        Check(
+            name=ON_DEVICE,
+            passed=not elsewhere,
+            where="candidate",
+            value=float(len(execution.computed_elsewhere)),
+            limit=0.0,
+            detail=elsewhere,
+        )
     )
     if execution.launches is not None:
         least = max(1, execution.layers) * calls
         out.append(
             Check(
-                name=ON_DEVICE, passed=execution.launches >= least, where="launches", value=float(execution.launches), limit=float(least),
+                name=ON_DEVICE,
+                passed=execution.launches >= least,
+                where="launches",
+                value=float(execution.launches),
+                limit=float(least),
                 detail="at least one program for each layer and call",
-            )
-        )  # fmt: skip
+            ),
+        )
     return out

@@ -1,8 +1,9 @@
 """The device's 16-bit number format on plain CPU float32 tensors.
 
-A float32 tensor whose every value is a DL16 number stands for a device tensor: DL16 has 1 sign, 6 exponent and 9 fraction bits (D1.5), so float32
-holds each of its values exactly. The validator has its own implementation, so that a fault in the emulator's rounding is seen as a difference and
-not copied into the noise floor; `tests/validation/test_dl16.py` compares the two.
+A float32 tensor whose every value is a DL16 number stands for a device tensor: DL16 has 1 sign, 6 exponent and 9
+fraction bits (D1.5), so float32 holds each of its values exactly. The validator has its own implementation, so that a
+fault in the emulator's rounding is seen as a difference and not copied into the noise floor;
+`tests/validation/test_dl16.py` compares the two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 from spyre_backend.capabilities import Numerics, current
-
 
 
 def _native_round() -> Callable[[Tensor], Tensor] | None:
@@ -45,7 +45,8 @@ def numerics() -> Numerics:
 
 
 def round_(x: Tensor, settings: Numerics | None = None) -> Tensor:
-    """Round a float32 tensor to DL16 in place: to nearest even, NaN beyond the largest number, the nearer of zero and the smallest number below it (D1.5).
+    """Round a float32 tensor to DL16 in place: to nearest even, NaN beyond the largest number, the nearer of zero and
+    the smallest number below it (D1.5).
 
     Args:
         x: float32, any shape; its storage is written.
@@ -87,7 +88,8 @@ def rounded(x: Tensor, settings: Numerics | None = None) -> Tensor:
 def from_host(x: Tensor, settings: Numerics | None = None) -> Tensor:
     """What a host fp16 tensor holds after the copy to the device: float32 with DL16 values.
 
-    One fraction bit is rounded away, subnormals are halved, -inf becomes the largest negative code of the saturating branch, 65504 becomes 65472 (D1.5).
+    One fraction bit is rounded away, subnormals are halved, -inf becomes the largest negative code of the saturating
+    branch, 65504 becomes 65472 (D1.5).
     """
     limits = settings or numerics()
     wide = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
@@ -129,7 +131,8 @@ def accumulate(partials: Tensor, settings: Numerics | None = None) -> Tensor:
 
 
 def sum_last(x: Tensor, settings: Numerics | None = None) -> Tensor:
-    """Sum over the last dimension in blocks (64 wide by default), each rounded, added in DL16 (D6.5). `[..., n]` -> `[...]`, float32."""
+    """Sum over the last dimension in blocks (64 wide by default), each rounded, added in DL16 (D6.5). `[..., n]` ->
+    `[...]`, float32."""
     limits = settings or numerics()
     if limits.reduction_accumulation == "fp32":
         return rounded(x.sum(-1), limits)
@@ -138,7 +141,7 @@ def sum_last(x: Tensor, settings: Numerics | None = None) -> Tensor:
     if blocks <= 1:
         return rounded(x.sum(-1), limits)
     padded = torch.nn.functional.pad(x, (0, blocks * width - x.shape[-1]))
-    partials = padded.unflatten(-1, (blocks, width)).sum(-1)
+    partials = padded.view(*x.shape[:-1], blocks, width).sum(-1)
     return accumulate(partials.movedim(-1, 0).contiguous(), limits)
 
 

@@ -1,6 +1,7 @@
 """Device arithmetic of the operations that the device does not compute as one rounded step.
 
-Every handler takes the numeric settings, then ATen's arguments with float32 tensors of DL16 values, and returns the same.
+Every handler takes the numeric settings, then ATen's arguments with float32 tensors of DL16 values, and returns the
+same.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ def _reduced_dims(x: Tensor, dim: Sequence[int] | int | None) -> list[int]:
 
 
 def _sum(
-    settings: Numerics, x: Tensor, dim: Sequence[int] | int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    settings: Numerics,
+    x: Tensor,
+    dim: Sequence[int] | int | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     dims = _reduced_dims(x, dim)
     kept = [d for d in range(x.dim()) if d not in dims]
@@ -48,7 +54,12 @@ def _sum(
 
 
 def _mean(
-    settings: Numerics, x: Tensor, dim: Sequence[int] | int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    settings: Numerics,
+    x: Tensor,
+    dim: Sequence[int] | int | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     count = math.prod(x.shape[d] for d in _reduced_dims(x, dim))
     return rounded(_sum(settings, x, dim, keepdim) * (1.0 / count), settings)
@@ -74,9 +85,15 @@ def _log_softmax(settings: Numerics, x: Tensor, dim: int, half_to_float: bool = 
 
 
 def _layer_norm(
-    settings: Numerics, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    settings: Numerics,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Two passes (centre, then square): the one-pass variance of the device's fused norm cancels to NaN (D6.5), which would be no floor at all."""
+    """Two passes (centre, then square): the one-pass variance of the device's fused norm cancels to NaN (D6.5), which
+    would be no floor at all."""
     dims = list(range(-len(normalized_shape), 0))
     mean = _mean(settings, x, dims, True)
     centred = rounded(x - mean, settings)
@@ -91,17 +108,27 @@ def _layer_norm(
 
 
 def _rms_norm(
-    settings: Numerics, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+    settings: Numerics,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     dims = list(range(-len(normalized_shape), 0))
     variance = _mean(settings, rounded(x * x, settings), dims, True)
-    scale = rounded(rounded(variance + (torch.finfo(torch.float32).eps if eps is None else eps), settings).rsqrt(), settings)
+    scale = rounded(
+        rounded(variance + (torch.finfo(torch.float32).eps if eps is None else eps), settings).rsqrt(), settings
+    )
     out = rounded(x * scale, settings)
     return (out if weight is None else rounded(out * weight, settings)), scale
 
 
 def _rms_norm_only(
-    settings: Numerics, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+    settings: Numerics,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
 ) -> Tensor:
     return _rms_norm(settings, x, normalized_shape, weight, eps)[0]
 
@@ -132,10 +159,12 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` by matrix products and softmax; the square root of the scale goes to each side (D5.1).
+    """`F.scaled_dot_product_attention` by matrix products and softmax; the square root of the scale goes to each side
+    (D5.1).
 
     Args:
-        query: `[..., l, e]`. key: `[..., s, e]`. value: `[..., s, v]`. attn_mask: bool or floating, broadcast to `[..., l, s]`.
+        query: `[..., l, e]`. key: `[..., s, e]`. value: `[..., s, v]`. attn_mask: bool or floating, broadcast to
+            `[..., l, s]`.
         dropout_p: must be 0; a model is validated in evaluation mode.
 
     Returns:
@@ -145,7 +174,9 @@ def attention(
         ValueError: `dropout_p` is not 0.
     """
     if dropout_p:
-        raise ValueError(f"attention dropout {dropout_p}: a model is validated in evaluation mode; call model.eval() first")
+        raise ValueError(
+            f"attention dropout {dropout_p}: a model is validated in evaluation mode; call model.eval() first"
+        )
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)

@@ -1,7 +1,7 @@
 """A CPU tensor that says it is float16 and holds DL16 values in float32.
 
-Model code asks tensors for their dtype (`hidden.to(input_dtype)`, `torch.finfo(x.dtype).min`), so the simulation must show float16 while keeping the
-device's range, which is wider than float16's (D1.5).
+Model code asks tensors for their dtype (`hidden.to(input_dtype)`, `torch.finfo(x.dtype).min`), so the simulation must
+show float16 while keeping the device's range, which is wider than float16's (D1.5).
 """
 
 from __future__ import annotations
@@ -15,28 +15,37 @@ from torch.utils._pytree import tree_map
 
 
 class DL16Tensor(torch.Tensor):
-    """float16 to its reader, float32 with DL16 values inside (`values`)."""
+    """float16 to its reader, float32 with DL16 values inside (`dl16`)."""
 
-    values: Tensor
+    dl16: Tensor
 
     @staticmethod
     def __new__(cls, values: Tensor) -> DL16Tensor:
         """Wrap float32 `values`, which must be DL16 numbers already; storage is shared."""
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
-            cls, values.size(), strides=values.stride(), storage_offset=values.storage_offset(), dtype=torch.float16, device=values.device
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            values.size(),
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=torch.float16,
+            device=values.device,
         )
 
     def __init__(self, values: Tensor) -> None:
-        self.values = values
+        self.dl16 = values
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"DL16Tensor({self.values!r})"
+        return f"DL16Tensor({self.dl16!r})"
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         from hf_adapters.validation.floor import device_format
 
@@ -46,4 +55,4 @@ class DL16Tensor(torch.Tensor):
 
 def plain(value: Any) -> Any:
     """Replace every `DL16Tensor` in a nest of containers by its float32 values."""
-    return tree_map(lambda leaf: leaf.values if isinstance(leaf, DL16Tensor) else leaf, value)
+    return tree_map(lambda leaf: leaf.dl16 if isinstance(leaf, DL16Tensor) else leaf, value)

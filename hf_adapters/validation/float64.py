@@ -1,9 +1,11 @@
 """Float64 arithmetic for a float32 model, without a float64 copy of it.
 
-Padding, reassociation and rewriting change a float32 result by rounding errors that hide small faults; in float64 they agree to about 1e-13, so a limit
-of 1e-9 separates the two. Stock code casts inside (`hidden.to(torch.float32)` in RMSNorm, `softmax(dtype=torch.float32)`), which would bring float32 rounding back:
-inside `in_float64()` every floating operation computes in float64 and no cast leads below it. Weights stay float32 and are widened operand by operand (exact), so
-the extra memory is one operand at a time; embedding tables are looked up first and only the rows are widened.
+Padding, reassociation and rewriting change a float32 result by rounding errors that hide small faults; in float64
+they agree to about 1e-13, so a limit of 1e-9 separates the two. Stock code casts inside (`hidden.to(torch.float32)`
+in RMSNorm, `softmax(dtype=torch.float32)`), which would bring float32 rounding back: inside `in_float64()` every
+floating operation computes in float64 and no cast leads below it. Weights stay float32 and are widened operand by
+operand (exact), so the extra memory is one operand at a time; embedding tables are looked up first and only the rows
+are widened.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16)
 LOOKUPS = {aten.embedding, aten.index_select, aten.index}
 
 
-class _Float64Mode(TorchDispatchMode):
+class _Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Widens operands, results of lookups, factories and casts to float64."""
 
-    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = {key: torch.float64 if value in NARROW else value for key, value in (kwargs or {}).items()}
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         narrow = any(leaf.dtype in NARROW for leaf in leaves)
@@ -54,7 +58,9 @@ class _Float64Mode(TorchDispatchMode):
 class _MathAttention(TorchFunctionMode):
     """Takes fused attention apart: its CPU kernel has float32 accumulators of its own."""
 
-    def __torch_function__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
             return dl16_ops.attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -63,7 +69,7 @@ class _MathAttention(TorchFunctionMode):
 @contextmanager
 def in_float64() -> Iterator[None]:
     """Compute every floating operation on CPU tensors in float64 inside the block; no gradients."""
-    with torch.no_grad(), _MathAttention(), _Float64Mode():
+    with torch.no_grad(), _MathAttention(), _Float64Mode():  # type: ignore[no-untyped-call]
         yield
 
 

@@ -1,9 +1,10 @@
 """The noise floor: a stock model run in the device's number format on the CPU.
 
-`device_format()` makes every float16 operation on CPU tensors compute as the device would: operands converted to DL16, the result rounded to DL16,
-sums and matrix products accumulated in 64-wide DL16 partial sums (D1.5, D6.5). float32 operations stay float32, as on the device (D1.6); those the device has
-no float32 kernel for (a matrix product, say) are counted in `FormatLog.off_format`, because the device cannot have run them.
-No device, no compiler and no patch take part.
+`device_format()` makes every float16 operation on CPU tensors compute as the device would: operands converted to
+DL16, the result rounded to DL16, sums and matrix products accumulated in 64-wide DL16 partial sums (D1.5, D6.5).
+float32 operations stay float32, as on the device (D1.6); those the device has no float32 kernel for (a matrix
+product, say) are counted in `FormatLog.off_format`, because the device cannot have run them. No device, no compiler
+and no patch take part.
 """
 
 from __future__ import annotations
@@ -27,10 +28,25 @@ from spyre_backend.capabilities import Numerics
 aten = torch.ops.aten
 
 HEAVY = {
-    aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.addmv, aten.mv, aten.dot, aten.convolution, aten.gelu, aten.tanh, aten.native_layer_norm,
-    aten._softmax, aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_attention_math_for_mps, aten.einsum, aten.linear,
-}  # fmt: skip
-"""The computations a transformer layer consists of; done in another format than DL16 they were not done on the device (D1.6)."""
+    aten.mm,
+    aten.bmm,
+    aten.addmm,
+    aten.baddbmm,
+    aten.addmv,
+    aten.mv,
+    aten.dot,
+    aten.convolution,
+    aten.gelu,
+    aten.tanh,
+    aten.native_layer_norm,
+    aten._softmax,
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten._scaled_dot_product_attention_math_for_mps,
+    aten.einsum,
+    aten.linear,
+}
+"""The computations a transformer layer consists of; done in another format than DL16 they were not done on the device
+(D1.6)."""
 
 FP32_HEAVY = {aten._softmax, aten.native_layer_norm}
 """Of those, the ones the device can run in float32, by their parts (D1.6)."""
@@ -39,10 +55,39 @@ HELD_WEIGHTS = 128 * 1024 * 1024
 """Weight elements kept converted during one run (512 MiB); more are converted at each use."""
 
 MOVEMENT = {
-    aten.clone, aten.cat, aten.stack, aten.index, aten.index_select, aten.embedding, aten.gather, aten.repeat, aten.flip, aten.roll, aten.copy,
-    aten._unsafe_view, aten.contiguous, aten.neg, aten.abs, aten.relu, aten.amax, aten.amin, aten.max, aten.min, aten.maximum, aten.minimum,
-    aten.topk, aten.sort, aten.tril, aten.triu, aten.masked_select, aten.detach, aten.alias, aten.lift_fresh, aten.slice_scatter, aten.select_scatter,
-}  # fmt: skip
+    aten.clone,
+    aten.cat,
+    aten.stack,
+    aten.index,
+    aten.index_select,
+    aten.embedding,
+    aten.gather,
+    aten.repeat,
+    aten.flip,
+    aten.roll,
+    aten.copy,
+    aten._unsafe_view,
+    aten.contiguous,
+    aten.neg,
+    aten.abs,
+    aten.relu,
+    aten.amax,
+    aten.amin,
+    aten.max,
+    aten.min,
+    aten.maximum,
+    aten.minimum,
+    aten.topk,
+    aten.sort,
+    aten.tril,
+    aten.triu,
+    aten.masked_select,
+    aten.detach,
+    aten.alias,
+    aten.lift_fresh,
+    aten.slice_scatter,
+    aten.select_scatter,
+}
 """Operations whose results are values of their operands (or their negatives): nothing to round."""
 
 
@@ -56,17 +101,19 @@ class FormatLog:
     """Heavy computations on another dtype than the device computes in, by (op, dtype)."""
 
 
-class _DeviceFormatMode(TorchDispatchMode):
+class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs each ATen operation on float16 tensors in DL16; other dtypes pass through."""
 
     def __init__(self, settings: Numerics, log: FormatLog) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.settings = settings
         self.log = log
         self._weights: dict[int, Tensor] = {}
         self._held = 0
 
-    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         packet = func.overloadpacket
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -96,7 +143,7 @@ class _DeviceFormatMode(TorchDispatchMode):
         return tree_map(_wrap, out)
 
     def _note_heavy(self, packet: Any, leaves: list[Tensor]) -> None:
-        if packet not in HEAVY or packet in FP32_HEAVY and all(leaf.dtype != torch.float64 for leaf in leaves):
+        if packet not in HEAVY or (packet in FP32_HEAVY and all(leaf.dtype != torch.float64 for leaf in leaves)):
             return
         wide = [leaf for leaf in leaves if leaf.is_floating_point()]
         outer_product = packet in (aten.bmm, aten.mm) and wide[0].shape[-1] == 1
@@ -108,7 +155,7 @@ class _DeviceFormatMode(TorchDispatchMode):
 
     def _values(self, leaf: Any) -> Any:
         if isinstance(leaf, DL16Tensor):
-            return leaf.values
+            return leaf.dl16
         if not isinstance(leaf, Tensor) or leaf.dtype != torch.float16:
             return leaf
         base = leaf if leaf._base is None else leaf._base
@@ -144,8 +191,8 @@ class _DeviceFormatMode(TorchDispatchMode):
         target = args[0]
         inner_args, inner_kwargs = self._to_values(args), self._to_values(_without_half(kwargs))
         if isinstance(target, DL16Tensor):
-            func(target.values, *inner_args[1:], **inner_kwargs)
-            target.values.copy_(dl16.rounded(target.values, self.settings))
+            func(target.dl16, *inner_args[1:], **inner_kwargs)
+            target.dl16.copy_(dl16.rounded(target.dl16, self.settings))
         elif isinstance(target, Tensor) and target.dtype == torch.float16:
             wide = target.to(torch.float32)
             func(wide, *inner_args[1:], **inner_kwargs)
@@ -158,7 +205,9 @@ class _DeviceFormatMode(TorchDispatchMode):
 class _AttentionMode(TorchFunctionMode):
     """Takes `scaled_dot_product_attention` apart before ATen picks a fused CPU kernel that would round only once."""
 
-    def __torch_function__(self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
             return dl16_ops.attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -168,7 +217,8 @@ class _AttentionMode(TorchFunctionMode):
 def device_format(settings: Numerics | None = None) -> Iterator[FormatLog]:
     """Compute float16 operations on CPU tensors in the device's number format inside the block.
 
-    Plain float16 tensors (weights, inputs, constants) are converted as a host-to-device copy would (D1.5); results are `DL16Tensor`.
+    Plain float16 tensors (weights, inputs, constants) are converted as a host-to-device copy would (D1.5); results
+    are `DL16Tensor`.
 
     Args:
         settings: numerics; those of the release in force when None.
@@ -190,7 +240,8 @@ def _without_half(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result_dtype(leaves: list[Tensor], kwargs: dict[str, Any]) -> torch.dtype:
-    """Type promotion among floating operands: tensors with dimensions decide before 0-dimensional ones; an explicit dtype wins."""
+    """Type promotion among floating operands: tensors with dimensions decide before 0-dimensional ones; an explicit
+    dtype wins."""
     explicit: torch.dtype | None = kwargs.get("dtype")
     if explicit is not None:
         return explicit
@@ -200,5 +251,3 @@ def _result_dtype(leaves: list[Tensor], kwargs: dict[str, Any]) -> torch.dtype:
     for leaf in deciding[1:]:
         dtype = torch.promote_types(dtype, leaf.dtype)
     return dtype
-
-

@@ -1,9 +1,12 @@
-"""Half (a) of acceptance: each replaced module against the stock one, in float64, on recorded activations and on the tails of its input range.
+"""Half (a) of acceptance: each replaced module against the stock one, in float64, on recorded activations and on the
+tails of its input range.
 
-A whole-model comparison only sees the values that a few sentences produce; a wrong clamp or a wrong branch hides outside them. So each patched module is
-called again with its recorded arguments, its activations scaled, negated, zeroed and spread over the range where activation functions bend. Arguments other than
-the activations stay what each side itself received: an adapter may well pass masks or rotary tables in another form. Where a module's own contract
-changed (a rotary module that returns matrices), its results cannot be compared, and the nearest enclosing module that keeps its contract is compared instead.
+A whole-model comparison only sees the values that a few sentences produce; a wrong clamp or a wrong branch hides
+outside them. So each patched module is called again with its recorded arguments, its activations scaled, negated,
+zeroed and spread over the range where activation functions bend. Arguments other than the activations stay what each
+side itself received: an adapter may well pass masks or rotary tables in another form. Where a module's own contract
+changed (a rotary module that returns matrices), its results cannot be compared, and the nearest enclosing module that
+keeps its contract is compared instead.
 """
 
 from __future__ import annotations
@@ -19,12 +22,16 @@ from torch import Tensor, nn
 from hf_adapters.validation import metrics
 from hf_adapters.validation.float64 import in_float64
 from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.recording import repeated_layers
 from hf_adapters.validation.types import Check, Thresholds
 
 NAME = "module equivalence"
 MIXED_GAIN = 16.0
-"""Largest scaling for modules that mix positions or features: softmax turns absolute into relative error, so larger scores leave float64's precision."""
+"""Largest scaling for modules that mix positions or features: softmax turns absolute into relative error, so larger
+scores leave float64's precision."""
 POINTWISE_GAIN = 1e4
+CANCELLED = 1e-6
+"""A difference of numbers near 1 is exact to 1e-16, so a result below 1e-6 has less than ten digits left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +63,32 @@ class Probes:
     outputs: dict[str, dict[str, Tensor]]
 
 
-def enclosing(paths: Iterable[str]) -> list[str]:
-    """`paths` and every module around them except the model itself, without repetition."""
+def enclosing(model: nn.Module, paths: Iterable[str]) -> list[str]:
+    """`paths` and the modules around them up to the repeated layer, without repetition; further out the whole model
+    is compared anyway."""
+    layers = repeated_layers(model)
     found: dict[str, None] = {}
     for path in paths:
-        while path:
+        limit = next((layer for layer in layers if path == layer or path.startswith(layer + ".")), path)
+        while len(path) >= len(limit):
             found[path] = None
             path = path.rpartition(".")[0]
     return list(found)
 
 
 def representatives(model: nn.Module, paths: Iterable[str]) -> list[str]:
-    """One path for each kind of module: equal class and equal parameter shapes are tried once, plus once in the last layer."""
+    """One path for each kind of module: equal class and equal parameter shapes are tried once, plus once in the last
+    layer."""
     modules = dict(model.named_modules())
     kinds: dict[Any, list[str]] = {}
     for path in paths:
         if path in modules:
             module = modules[path]
-            kind = (type(module).__qualname__, path.rpartition(".")[2], tuple((n, tuple(p.shape)) for n, p in module.named_parameters()))
+            kind = (
+                type(module).__qualname__,
+                path.rpartition(".")[2],
+                tuple((n, tuple(p.shape)) for n, p in module.named_parameters()),
+            )
             kinds.setdefault(kind, []).append(path)
     return list(dict.fromkeys(path for group in kinds.values() for path in (group[0], group[-1])))
 
@@ -83,7 +98,7 @@ def probe_stock(model: nn.Module, paths: Sequence[str], batch: InputSet) -> Prob
 
     Args:
         model: stock, float32, on the CPU.
-        paths: modules to observe; give `enclosing(sites)`.
+        paths: modules to observe; give `enclosing(model, sites)`.
         batch: the inputs.
     """
     with in_float64():
@@ -93,7 +108,9 @@ def probe_stock(model: nn.Module, paths: Sequence[str], batch: InputSet) -> Prob
     return Probes(calls, outputs)
 
 
-def compare(model: nn.Module, sites: Sequence[str], probes: Probes, batch: InputSet, thresholds: Thresholds) -> list[Check]:
+def compare(
+    model: nn.Module, sites: Sequence[str], probes: Probes, batch: InputSet, thresholds: Thresholds
+) -> list[Check]:
     """Compare the patched model, module by module, with what `probe_stock` recorded.
 
     Args:
@@ -104,7 +121,8 @@ def compare(model: nn.Module, sites: Sequence[str], probes: Probes, batch: Input
         thresholds: `equivalence` is the limit.
 
     Returns:
-        One check for each site tried; a site whose contract changed up to the model itself is left to the whole-model comparison.
+        One check for each site tried; a site whose contract changed up to the model itself is left to the whole-model
+        comparison.
     """
     with in_float64():
         calls = _recorded_calls(model, list(probes.calls), batch)
@@ -121,7 +139,9 @@ def compare(model: nn.Module, sites: Sequence[str], probes: Probes, batch: Input
     return list(done.values())
 
 
-def _compare_one(path: str, module: nn.Module | None, call: Call | None, probes: Probes, thresholds: Thresholds) -> Check | None:
+def _compare_one(
+    path: str, module: nn.Module | None, call: Call | None, probes: Probes, thresholds: Thresholds
+) -> Check | None:
     """None when this module's contract changed, so that a module around it has to be compared."""
     stock_call = probes.calls.get(path)
     if module is None or call is None or stock_call is None:
@@ -142,7 +162,12 @@ def _compare_one(path: str, module: nn.Module | None, call: Call | None, probes:
         if not error <= worst:
             worst, where = error, tail
     return Check(
-        name=NAME, passed=worst <= thresholds.equivalence, where=path, value=worst, limit=thresholds.equivalence, detail=f"worst on inputs: {where}"
+        name=NAME,
+        passed=worst <= thresholds.equivalence,
+        where=path,
+        value=worst,
+        limit=thresholds.equivalence,
+        detail=f"worst on inputs: {where}",
     )
 
 
@@ -151,7 +176,8 @@ def tails(activation: Tensor, *, pointwise: bool) -> dict[str, Tensor]:
 
     Args:
         activation: any shape.
-        pointwise: whether the module treats every feature alone (or only normalises), so that large values stay comparable.
+        pointwise: whether the module treats every feature alone (or only normalises), so that large values stay
+            comparable.
     """
     gain = POINTWISE_GAIN if pointwise else MIXED_GAIN
     ramp = torch.linspace(-30.0, 30.0, activation.numel(), dtype=activation.dtype).view(activation.shape)
@@ -182,18 +208,31 @@ def _tensor(output: Any) -> Tensor | None:
     if isinstance(output, Tensor):
         return output if output.is_floating_point() else None
     values = output.values() if hasattr(output, "values") and not isinstance(output, Sequence) else output
-    return next((v for v in values or () if isinstance(v, Tensor) and v.is_floating_point()), None) if isinstance(values, Iterable) else None
+    return (
+        next((v for v in values or () if isinstance(v, Tensor) and v.is_floating_point()), None)
+        if isinstance(values, Iterable)
+        else None
+    )
 
 
 def _error(ours: Tensor, stock: Tensor) -> float:
-    errors = metrics.vector_errors(ours, stock, None)
-    scale = stock.abs().amax()
-    near_zero = metrics.vectors(stock, None).abs().amax(-1) <= 1e-12 * scale
-    return float(errors.masked_fill(near_zero, 0.0).nan_to_num(nan=float("inf")).amax()) if errors.numel() else 0.0
+    """Largest relative error of a vector. Vectors below `CANCELLED` of the largest are what cancellation left (1 +
+    erf(-5)) and count in its unit."""
+    a, b = metrics.vectors(ours, None).double(), metrics.vectors(stock, None).double()
+    if not b.numel():
+        return 0.0
+    scale = b.abs().amax(-1).clamp_min(CANCELLED * float(b.abs().amax()))
+    errors = (a - b).abs().amax(-1) / torch.where(scale > 0, scale, torch.ones_like(scale))
+    return float(errors.nan_to_num(nan=float("inf")).amax())
 
 
 def _same(ours: Tensor | None, stock: Tensor | None, limit: float) -> bool:
-    return ours is not None and stock is not None and ours.shape == stock.shape and _error(ours.double(), stock.double()) <= limit
+    return (
+        ours is not None
+        and stock is not None
+        and ours.shape == stock.shape
+        and _error(ours.double(), stock.double()) <= limit
+    )
 
 
 def _recorded_calls(model: nn.Module, paths: Sequence[str], batch: InputSet) -> dict[str, Call]:

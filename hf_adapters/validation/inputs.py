@@ -1,6 +1,8 @@
-"""Inputs that a model is validated on: seeded, fresh for each seed, covering both paddings, odd lengths, one row and several.
+"""Inputs that a model is validated on: seeded, fresh for each seed, covering both paddings, odd lengths, one row and
+several.
 
-Everything is drawn from a generator seeded by the caller (a hash of the structure, or a secret number where the code under test is not trusted).
+Everything is drawn from a generator seeded by the caller (a hash of the structure, or a secret number where the code
+under test is not trusted).
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class InputSet:
 
     name: str
     kwargs: dict[str, Tensor]
-    """`input_ids` and `attention_mask` int64 `[batch, length]`, and `token_type_ids` where the model has more than one."""
+    """`input_ids` and `attention_mask` int64 `[batch, length]`, and `token_type_ids` where the model has more than
+    one."""
     padding: Padding
     exact_only: bool = False
     """Compared in float64 on the CPU only, not run on the device."""
@@ -64,7 +67,7 @@ def spec_of(model: nn.Module) -> InputSpec:
     Raises:
         ValueError: the model has no token embeddings to draw ids for.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     table = _token_table(model)
     vocabulary = min(table.num_embeddings, getattr(text, "vocab_size", None) or table.num_embeddings)
@@ -122,11 +125,12 @@ def draw(
 
 
 def standard_sets(spec: InputSpec, seed: int) -> tuple[InputSet, ...]:
-    """The batches of a validation: right padding, left padding, one row of more than one stick, and a second batch of the first shape.
+    """The batches of a validation: right padding, left padding, one row of more than one stick, and a second batch of
+    the first shape.
 
-    The second batch, whose padding holds the padding id, finds results cached by shape or by earlier inputs. Lengths are odd on purpose; 64 is
-    the device's stick (D2.2). Where layers attend to a window, a row longer than the window is added for the comparison in float64: shorter ones
-    look the same with and without it.
+    The second batch, whose padding holds the padding id, finds results cached by shape or by earlier inputs. Lengths
+    are odd on purpose; 64 is the device's stick (D2.2). Where layers attend to a window, a row longer than the window
+    is added for the comparison in float64: shorter ones look the same with and without it.
     """
     sets = [
         draw(spec, name="right", lengths=(33, 7, 1, 21), padding="right", seed=seed),
@@ -147,9 +151,14 @@ def seed_of(*parts: Any) -> int:
 
 
 def structure_seed(model: nn.Module) -> int:
-    """Seed from what the model is: class, config, and shapes of its parameters; two builds of one structure draw the same inputs."""
-    config = getattr(model, "config", None)
-    described = sorted((k, str(v)) for k, v in config.to_dict().items() if not k.startswith("_")) if hasattr(config, "to_dict") else ""
+    """Seed from what the model is: class, config, and shapes of its parameters; two builds of one structure draw the
+    same inputs."""
+    config: Any = getattr(model, "config", None)
+    described = (
+        sorted((k, str(v)) for k, v in config.to_dict().items() if not k.startswith("_"))
+        if hasattr(config, "to_dict")
+        else ""
+    )
     return seed_of(type(model).__qualname__, described, [(n, tuple(p.shape)) for n, p in model.named_parameters()])
 
 
@@ -165,7 +174,8 @@ def _token_table(model: nn.Module) -> nn.Embedding:
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     if not tables:
         raise ValueError(
-            f"{type(model).__name__} has no token embeddings (nn.Embedding), so no inputs can be drawn for it; pass inputs=[{{'input_ids': ...}}, ...]"
+            f"{type(model).__name__} has no token embeddings (nn.Embedding), so no inputs can be drawn for it; "
+            "pass inputs=[{'input_ids': ...}, ...]"
         )
     return max(tables, key=lambda table: table.num_embeddings)
 
@@ -177,7 +187,9 @@ def _window(config: Any) -> int | None:
         return None
     if types is None and not getattr(config, "use_sliding_window", True):
         return None
-    sizes = [getattr(config, name, None) for name in ("sliding_window", "local_attention", "window_size", "attention_window")]
+    sizes = [
+        getattr(config, name, None) for name in ("sliding_window", "local_attention", "window_size", "attention_window")
+    ]
     return max((size for size in sizes if isinstance(size, int) and size > 0), default=None)
 
 

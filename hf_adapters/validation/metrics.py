@@ -33,7 +33,8 @@ class Ranking:
 
 
 def unusable(candidate: Tensor, reference: Tensor, valid: Tensor | None, place: str) -> Unusable | None:
-    """Reject before comparing: wrong shape, NaN, infinity, or a vector whose entries are all the same where the reference's are not.
+    """Reject before comparing: wrong shape, NaN, infinity, or a vector whose entries are all the same where the
+    reference's are not.
 
     Args:
         candidate: `[batch, length, hidden]` or `[batch, hidden]`.
@@ -42,20 +43,31 @@ def unusable(candidate: Tensor, reference: Tensor, valid: Tensor | None, place: 
         place: name for the message.
     """
     if candidate.shape != reference.shape:
-        return Unusable(place=place, reason="shape", detail=f"{tuple(candidate.shape)} instead of {tuple(reference.shape)}")
+        return Unusable(
+            place=place, reason="shape", detail=f"{tuple(candidate.shape)} instead of {tuple(reference.shape)}"
+        )
     rows, stock = vectors(candidate, valid), vectors(reference, valid)
     if bool(rows.isnan().any()):
-        return Unusable(place=place, reason="nan", detail=f"{int(rows.isnan().any(-1).sum())} of {rows.shape[0]} vectors hold NaN")
+        return Unusable(
+            place=place, reason="nan", detail=f"{int(rows.isnan().any(-1).sum())} of {rows.shape[0]} vectors hold NaN"
+        )
     if bool(rows.isinf().any()):
-        return Unusable(place=place, reason="inf", detail=f"{int(rows.isinf().any(-1).sum())} of {rows.shape[0]} vectors hold an infinity")
+        return Unusable(
+            place=place,
+            reason="inf",
+            detail=f"{int(rows.isinf().any(-1).sum())} of {rows.shape[0]} vectors hold an infinity",
+        )
     flat = (rows.amax(-1) == rows.amin(-1)) & (stock.amax(-1) != stock.amin(-1))
     if rows.shape[-1] > 1 and bool(flat.any()):
-        return Unusable(place=place, reason="constant", detail=f"{int(flat.sum())} of {rows.shape[0]} vectors are constant")
+        return Unusable(
+            place=place, reason="constant", detail=f"{int(flat.sum())} of {rows.shape[0]} vectors are constant"
+        )
     return None
 
 
 def vector_errors(candidate: Tensor, reference: Tensor, valid: Tensor | None) -> Tensor:
-    """Relative error `max|a - b| / max|b|` of each vector, float64 `[vectors]`; padding is left out. A zero reference vector divides by 1."""
+    """Relative error `max|a - b| / max|b|` of each vector, float64 `[vectors]`; padding is left out. A zero reference
+    vector divides by 1."""
     a, b = vectors(candidate, valid).double(), vectors(reference, valid).double()
     scale = b.abs().amax(-1)
     return (a - b).abs().amax(-1) / torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -63,7 +75,9 @@ def vector_errors(candidate: Tensor, reference: Tensor, valid: Tensor | None) ->
 
 def vector_cosines(candidate: Tensor, reference: Tensor, valid: Tensor | None) -> Tensor:
     """Cosine of each vector with its reference, float64 `[vectors]`; padding is left out."""
-    return torch.nn.functional.cosine_similarity(vectors(candidate, valid).double(), vectors(reference, valid).double(), dim=-1)
+    return torch.nn.functional.cosine_similarity(
+        vectors(candidate, valid).double(), vectors(reference, valid).double(), dim=-1
+    )
 
 
 def similarities(pooled: Tensor) -> Tensor:
@@ -78,7 +92,8 @@ def ranking(candidate: Tensor, reference: Tensor, noise: float) -> Ranking:
     Args:
         candidate: embeddings under test.
         reference: stock embeddings of the same rows.
-        noise: similarity difference that the number format alone explains; a nearest neighbour that leads by less is undecided.
+        noise: similarity difference that the number format alone explains; a nearest neighbour that leads by less is
+            undecided.
     """
     ours, stock = similarities(candidate), similarities(reference)
     rows = stock.shape[0]
@@ -96,6 +111,7 @@ def ranking(candidate: Tensor, reference: Tensor, noise: float) -> Ranking:
 
 
 def vectors(values: Tensor, valid: Tensor | None) -> Tensor:
+    """The vectors `[n, size]` of a result: real tokens only where `valid` says which they are."""
     if valid is not None and values.dim() == 3 and values.shape[:2] == valid.shape:
         return values[valid]
     return values.reshape(-1, values.shape[-1]) if values.dim() else values.reshape(1, 1)
@@ -110,6 +126,7 @@ def _spearman(a: Tensor, b: Tensor) -> float:
 
 def _ranks(values: Tensor) -> Tensor:
     """Ranks from 0, ties averaged."""
-    unique, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     ends = counts.cumsum(0).double()
-    return (ends - (counts.double() + 1) / 2)[inverse]
+    ranks: Tensor = ends - (counts.double() + 1) / 2
+    return ranks[inverse]

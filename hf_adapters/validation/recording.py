@@ -1,4 +1,5 @@
-"""What a model computed for a batch: every repeated layer's output, the last hidden state and the pooled embedding."""
+"""What a model computed for a batch: every repeated layer's output, the last hidden state and the pooled
+embedding."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Recording:
     """Results of one run over several input sets, on the CPU."""
 
     values: dict[str, Tensor]
-    """`"<set>/<place>"` -> float32 or float64; place is a layer's path, `last_hidden_state` or `pooled`. Layers `[batch, length, hidden]`, pooled `[batch, hidden]`."""
+    """`"<set>/<place>"` -> float32 or float64; place is a layer's path, `last_hidden_state` or `pooled`. Layers
+    `[batch, length, hidden]`, pooled `[batch, hidden]`."""
 
     def of(self, input_set: str) -> dict[str, Tensor]:
         """Results of one set, by place."""
@@ -31,13 +33,20 @@ class Recording:
 
 
 def repeated_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers of the model: members of every outermost `ModuleList` of more than one equal class, or of the only one.
+    """The layers of the model: members of every outermost `ModuleList` of more than one equal class, or of the only
+    one.
 
     Returns:
         Module path -> layer, in order of registration. Empty when the model has no list of layers.
     """
-    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) > 0}
-    outer = {name: module for name, module in lists.items() if not any(name.startswith(other + ".") for other in lists if other != name)}
+    lists = {
+        name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) > 0
+    }
+    outer = {
+        name: module
+        for name, module in lists.items()
+        if not any(name.startswith(other + ".") for other in lists if other != name)
+    }
     return {f"{name}.{index}": layer for name, module in outer.items() for index, layer in enumerate(module)}
 
 
@@ -72,7 +81,8 @@ def record(
 
 
 def last_hidden_state(output: Any) -> Tensor | None:
-    """The token vectors `[batch, length, hidden]` in what a model returned; None when it returns only sentence vectors."""
+    """The token vectors `[batch, length, hidden]` in what a model returned; None when it returns only sentence
+    vectors."""
     if isinstance(output, Tensor):
         return output if output.dim() == 3 else None
     for key in ("last_hidden_state", "token_embeddings", "logits"):
@@ -84,7 +94,8 @@ def last_hidden_state(output: Any) -> Tensor | None:
 
 
 def pooled(output: Any, valid: Tensor, pooling: Pooling) -> Tensor:
-    """One vector for each row, `[batch, hidden]`, computed on the host from the token vectors, or the model's own `sentence_embedding`.
+    """One vector for each row, `[batch, hidden]`, computed on the host from the token vectors, or the model's own
+    `sentence_embedding`.
 
     Raises:
         TypeError: the output holds neither token vectors nor a sentence vector.
@@ -96,20 +107,27 @@ def pooled(output: Any, valid: Tensor, pooling: Pooling) -> Tensor:
         return to_host(own)
     hidden = last_hidden_state(output)
     if hidden is None:
-        raise TypeError(f"{type(output).__name__} holds no last_hidden_state, token_embeddings or sentence_embedding; an embedding model returns one of them")
+        raise TypeError(
+            f"{type(output).__name__} holds no last_hidden_state, token_embeddings or sentence_embedding; "
+            "an embedding model returns one of them"
+        )
     tokens = to_host(hidden)
     if pooling == "mean":
         weights = valid.to(tokens.dtype).unsqueeze(-1)
         return torch.where(valid.unsqueeze(-1), tokens, torch.zeros_like(tokens)).sum(1) / weights.sum(1)
     positions = torch.arange(valid.shape[1]).expand_as(valid)
-    edge = positions.masked_fill(~valid, valid.shape[1]).amin(1) if pooling == "cls" else positions.masked_fill(~valid, -1).amax(1)
+    edge = (
+        positions.masked_fill(~valid, valid.shape[1]).amin(1)
+        if pooling == "cls"
+        else positions.masked_fill(~valid, -1).amax(1)
+    )
     return tokens[torch.arange(tokens.shape[0]), edge]
 
 
 def to_host(tensor: Tensor) -> Tensor:
     """A detached copy on the CPU in float32 (float64 stays float64)."""
     if isinstance(tensor, DL16Tensor):
-        return tensor.values.detach().clone()
+        return tensor.dl16.detach().clone()
     tensor = tensor.detach()
     if tensor.device.type != "cpu":
         # Copied straight into float32: on the way through float16, values beyond 65504 would become infinite (D1.5).
@@ -129,13 +147,14 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 @contextmanager
 def _kept_outputs(layers: Mapping[str, nn.Module], kept: dict[str, list[Tensor]]) -> Iterator[None]:
-    """Collect outputs without entering the compiled region: a compiled layer's own entry is wrapped, a plain one gets a hook."""
+    """Collect outputs without entering the compiled region: a compiled layer's own entry is wrapped, a plain one gets
+    a hook."""
     with ExitStack() as stack:
         for path, layer in layers.items():
             collect = _collector(kept.setdefault(path, []))
             compiled = layer.__dict__.get("_compiled_call_impl")
             if compiled is None:
-                stack.callback(layer.register_forward_hook(lambda _m, _a, out, c=collect: c(out)).remove)  # type: ignore[misc]
+                stack.callback(layer.register_forward_hook(lambda _m, _a, out, c=collect: c(out)).remove)
             else:
                 layer.__dict__["_compiled_call_impl"] = _wrapped(compiled, collect)
                 stack.callback(layer.__dict__.__setitem__, "_compiled_call_impl", compiled)

@@ -1,8 +1,9 @@
 """Reference values and judgement in a process that the candidate cannot reach.
 
-The process rebuilds the stock model itself, computes stock values in float32, float64 and the device's number format, and never hands them
-out: the candidate's results go in as a file, a judgement comes back. What a patch changes in its own process (a tolerance, the judge, a loader) changes nothing
-here, and no reference value exists where the candidate runs.
+The process rebuilds the stock model itself, computes stock values in float32, float64 and the device's number format,
+and never hands them out: the candidate's results go in as a file, a judgement comes back. What a patch changes in its
+own process (a tolerance, the judge, a loader) changes nothing here, and no reference value exists where the candidate
+runs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -69,7 +71,12 @@ class InlineJudge:
     where: Literal["process", "inline"] = "inline"
 
     def __init__(
-        self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling, thresholds: Thresholds, release: str | None = None
+        self,
+        model: nn.Module,
+        input_sets: Sequence[InputSet],
+        pooling: Pooling,
+        thresholds: Thresholds,
+        release: str | None = None,
     ) -> None:
         """Compute the reference values of `model`, which must be stock.
 
@@ -83,7 +90,9 @@ class InlineJudge:
             self._digest = weights_digest(model)
             self._reference = run_reference(model, input_sets, pooling)
             self._floor = run_floor(model, input_sets, pooling)
-            self._exact = run_float64(model, input_sets, pooling)
+        # Only a patched candidate is compared in float64; a stock one that is accepted never needs these values.
+        self._exact: Recording | None = None
+        self._compute_exact: Callable[[], Recording] | None = lambda: run_float64(model, input_sets, pooling)
 
     def digest(self) -> str:
         """See `Judge`."""
@@ -91,12 +100,14 @@ class InlineJudge:
 
     def judge(self, candidate: Candidate) -> Judgement:
         """See `Judge`."""
+        if candidate.exact is not None and self._exact is None and self._compute_exact is not None:
+            self._exact = self._compute_exact()
         evidence = Evidence(
             input_sets=self._sets,
             reference=self._reference,
             floor=self._floor,
             candidate=candidate.recording,
-            exact_reference=self._exact,
+            exact_reference=self._exact or Recording({}),
             exact_candidate=candidate.exact,
             conduct=candidate.conduct,
         )
@@ -104,7 +115,8 @@ class InlineJudge:
 
     def close(self) -> None:
         """See `Judge`."""
-        self._reference = self._floor = self._exact = Recording({})
+        self._reference = self._floor = Recording({})
+        self._exact = self._compute_exact = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +165,8 @@ class ReferenceServer:
         except (EOFError, ConnectionResetError) as error:
             self._process.join(5)
             raise ReferenceProcessError(
-                f"the reference process ended with code {self._process.exitcode} while computing; a kill for lack of memory is the usual cause"
+                f"the reference process ended with code {self._process.exitcode} while computing; "
+                "a kill for lack of memory is the usual cause"
             ) from error
         if status == "unusable":
             raise UnusableReference(value)
@@ -197,12 +210,19 @@ class ProcessJudge:
     where: Literal["process", "inline"] = "process"
 
     def __init__(
-        self, source: ModelSource, input_sets: Sequence[InputSet], pooling: Pooling, thresholds: Thresholds, release: str | None = None
+        self,
+        source: ModelSource,
+        input_sets: Sequence[InputSet],
+        pooling: Pooling,
+        thresholds: Thresholds,
+        release: str | None = None,
     ) -> None:
         self._server = shared_server()
         self._pending = True
         self._digest = ""
-        self._server.send("open", _Request(source, tuple(input_sets), pooling, thresholds, release, torch.get_num_threads()))
+        self._server.send(
+            "open", _Request(source, tuple(input_sets), pooling, thresholds, release, torch.get_num_threads())
+        )
 
     def digest(self) -> str:
         """See `Judge`; waits until the reference values exist."""
@@ -226,10 +246,8 @@ class ProcessJudge:
         if self._server.alive:
             if self._pending:
                 self._pending = False
-                try:
+                with suppress(UnusableReference, ReferenceProcessError):
                     self._server.receive()
-                except (UnusableReference, ReferenceProcessError):
-                    pass
             if self._server.alive:
                 self._server.call("close", None)
 
@@ -242,7 +260,11 @@ def _save(recording: Recording, path: Path) -> str:
 def _serve(connection: Connection) -> None:
     """Main loop of the reference process."""
     state: dict[str, InlineJudge] = {}
-    handlers: dict[str, Callable[[dict[str, InlineJudge], Any], Any]] = {"open": _open, "judge": _judge, "close": _close}
+    handlers: dict[str, Callable[[dict[str, InlineJudge], Any], Any]] = {
+        "open": _open,
+        "judge": _judge,
+        "close": _close,
+    }
     while True:
         try:
             kind, payload = connection.recv()
@@ -254,7 +276,7 @@ def _serve(connection: Connection) -> None:
             answer = ("ok", handlers[kind](state, payload))
         except UnusableReference as error:
             answer = ("unusable", str(error))
-        except Exception as error:  # noqa: BLE001 - a process boundary: everything goes back as a message
+        except Exception as error:
             answer = ("error", f"{type(error).__name__}: {error}")
         connection.send(answer)
 
@@ -271,7 +293,9 @@ def _judge(state: dict[str, InlineJudge], payload: tuple[dict[str, str], str]) -
     files, conduct = payload
     exact = Recording(load_file(files["exact"])) if "exact" in files else None
     checks = tuple(Check(**check) for check in json.loads(conduct))
-    judgement = state["judge"].judge(Candidate(recording=Recording(load_file(files["recording"])), exact=exact, conduct=checks))
+    judgement = state["judge"].judge(
+        Candidate(recording=Recording(load_file(files["recording"])), exact=exact, conduct=checks)
+    )
     return json.dumps(asdict(judgement))
 
 

@@ -1,7 +1,8 @@
 """Ways to execute a model for a validation.
 
-`run_reference`, `run_floor` and `run_float64` give the stock values. A `Runner` executes the candidate: `Device` compiles it for the device; `Simulated` runs the same
-patched model in the device's number format on the CPU, which needs no compilation and is what the mutation suites use.
+`run_reference`, `run_floor` and `run_float64` give the stock values. A `Runner` executes the candidate: `Device`
+compiles it for the device; `Simulated` runs the same patched model in the device's number format on the CPU, which
+needs no compilation and is what the mutation suites use.
 """
 
 from __future__ import annotations
@@ -67,12 +68,14 @@ def run_float64(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooli
 
 
 def run_floor(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Recording:
-    """Values of a stock model in the device's number format, without device or patch; its error against `run_reference` is the noise floor."""
+    """Values of a stock model in the device's number format, without device or patch; its error against
+    `run_reference` is the noise floor."""
     return Simulated()(model, input_sets, pooling).recording
 
 
 class Simulated:
-    """Runs a model in the device's number format on the CPU; counts heavy computation in any other format as done off the device."""
+    """Runs a model in the device's number format on the CPU; counts heavy computation in any other format as done off
+    the device."""
 
     name = "simulated"
 
@@ -93,10 +96,15 @@ class Simulated:
 
 
 def half_copy(model: nn.Module) -> nn.Module:
-    """A deep copy with float16 parameters, as a checkpoint loaded in float16 has them; buffers outside the checkpoint (rotary frequencies) keep float32."""
+    """A deep copy with float16 parameters, as a checkpoint loaded in float16 has them; buffers outside the checkpoint
+    (rotary frequencies) keep float32."""
     memo: dict[int, object] = {}
     for parameter in model.parameters():
-        narrow = nn.Parameter(parameter.detach().to(torch.float16), requires_grad=False) if parameter.is_floating_point() else parameter
+        narrow = (
+            nn.Parameter(parameter.detach().to(torch.float16), requires_grad=False)
+            if parameter.is_floating_point()
+            else parameter
+        )
         memo[id(parameter)] = narrow
     twin = copy.deepcopy(model, memo)
     for module in twin.modules():
@@ -107,7 +115,8 @@ def half_copy(model: nn.Module) -> nn.Module:
 
 
 def refresh_derived(model: nn.Module) -> None:
-    """Recompute what a patch derived from the weights now, in ordinary arithmetic, and not during the run that is measured."""
+    """Recompute what a patch derived from the weights now, in ordinary arithmetic, and not during the run that is
+    measured."""
     state = patch_state(model)
     if state is not None:
         with torch.no_grad():
@@ -147,7 +156,11 @@ class Device:
         finally:
             hf_adapters.decompile(model)
         return Execution(
-            recording=recording, fallbacks=counts, launches=launches, layers=_layers_called(recording, layers), seconds=time.perf_counter() - started
+            recording=recording,
+            fallbacks=counts,
+            launches=launches,
+            layers=_layers_called(recording, layers),
+            seconds=time.perf_counter() - started,
         )
 
 
@@ -170,4 +183,8 @@ def weights_digest(model: nn.Module) -> str:
 
 def _bytes_of(tensor: Tensor) -> bytes:
     contiguous = tensor.detach().cpu().contiguous()
-    return contiguous.view(torch.uint8).numpy().tobytes() if contiguous.dim() else contiguous.reshape(1).view(torch.uint8).numpy().tobytes()
+    return (
+        contiguous.view(torch.uint8).numpy().tobytes()
+        if contiguous.dim()
+        else contiguous.reshape(1).view(torch.uint8).numpy().tobytes()
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,6 @@ class ModelSource:
     builder: Callable[..., nn.Module] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None
-    temporary: bool = False
-    """Whether the folder of `path` was made for this source and may be deleted."""
 
     def build(self) -> nn.Module:
         """The stock model, float32, on the CPU, in evaluation mode.
@@ -34,17 +31,19 @@ class ModelSource:
         elif self.path is not None:
             model = _load(Path(self.path))
         else:
-            raise ValueError("a model source needs a builder or a file; use ModelSource(builder=...) or ModelSource.from_model(model)")
+            raise ValueError(
+                "a model source needs a builder or a file: ModelSource(builder=...) or ModelSource.from_model(model)"
+            )
         return model.to(torch.float32).eval()
 
     @classmethod
-    def from_model(cls, model: nn.Module, folder: str | Path | None = None) -> ModelSource:
-        """Write `model` to `folder` (a new temporary one when None; the caller deletes it).
+    def from_model(cls, model: nn.Module, folder: str | Path) -> ModelSource:
+        """Write `model` to a file in `folder`, which must exist as long as the source is used.
 
-        A transformers model is stored as class, config and state dict and rebuilt by its class, so nothing that was hung on the instance travels along;
-        any other module is pickled.
+        A transformers model is stored as class, config and state dict and rebuilt by its class, so nothing that was
+        hung on the instance travels along; any other module is pickled.
         """
-        target = Path(folder or tempfile.mkdtemp(prefix="hf-adapters-model-")) / "model.pt"
+        target = Path(folder) / "model.pt"
         content: dict[str, Any]
         if _rebuildable(model):
             kind = type(model)
@@ -59,7 +58,7 @@ class ModelSource:
         else:
             content = {"module": model}
         torch.save(content, target)
-        return cls(path=str(target), temporary=folder is None)
+        return cls(path=str(target))
 
 
 def _rebuildable(model: nn.Module) -> bool:

@@ -9,7 +9,16 @@ from typing import Any, Literal, Self
 Verdict = Literal["native", "adapted", "fallback", "mismatch", "uncovered", "unbuildable", "crashed", "timed-out"]
 Rung = Literal["catalogued", "built", "traced", "lowered", "executed", "accurate", "real-weights", "reviewed"]
 
-LADDER: tuple[Rung, ...] = ("catalogued", "built", "traced", "lowered", "executed", "accurate", "real-weights", "reviewed")
+LADDER: tuple[Rung, ...] = (
+    "catalogued",
+    "built",
+    "traced",
+    "lowered",
+    "executed",
+    "accurate",
+    "real-weights",
+    "reviewed",
+)
 """How far a model came, lowest first."""
 
 
@@ -20,7 +29,8 @@ class Thresholds:
     floor_multiple: float = 4.0
     """Largest accepted error, in noise floors of the place where it is measured."""
     spearman: float = 0.999
-    """Least rank correlation of similarities; where the number format alone keeps less, `floor_multiple` times its loss is accepted."""
+    """Least rank correlation of similarities; where the number format alone keeps less, `floor_multiple` times its
+    loss is accepted."""
     equivalence: float = 1e-9
     """Largest relative error in float64 of a patched model, module or function against the stock one."""
     floor_minimum: float = 2.0**-10
@@ -41,7 +51,11 @@ class Check:
 
     def sentence(self) -> str:
         """The check as one readable line."""
-        figures = "" if self.value is None else f" {self.value:.3g}" + ("" if self.limit is None else f" (limit {self.limit:.3g})")
+        figures = (
+            ""
+            if self.value is None
+            else f" {self.value:.3g}" + ("" if self.limit is None else f" (limit {self.limit:.3g})")
+        )
         return f"{self.name} at {self.where}:{figures} {self.detail}".rstrip().rstrip(":")
 
 
@@ -91,7 +105,11 @@ class Judgement:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `dataclasses.asdict`."""
         return cls(
-            **{**data, "checks": tuple(Check(**c) for c in data["checks"]), "places": tuple(PlaceFigures(**p) for p in data["places"])}
+            **{
+                **data,
+                "checks": tuple(Check(**c) for c in data["checks"]),
+                "places": tuple(PlaceFigures(**p) for p in data["places"]),
+            }
         )
 
 
@@ -156,7 +174,8 @@ class Validation:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_dict`; keys that this version does not know are left out, so that old records stay readable."""
+        """Rebuild from `to_dict`; keys that this version does not know are left out, so that old records stay
+        readable."""
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
         kept["failed_checks"] = tuple(kept.get("failed_checks", ()))

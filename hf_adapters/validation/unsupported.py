@@ -6,7 +6,8 @@ from spyre_backend.errors import SpyreUnsupported
 
 
 def unsupported_in(error: BaseException) -> SpyreUnsupported | None:
-    """The `SpyreUnsupported` in the chain of causes of `error`, outermost first; None when the device refused nothing."""
+    """The `SpyreUnsupported` in the chain of causes of `error`, outermost first; None when the device refused
+    nothing."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

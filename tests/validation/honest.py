@@ -1,6 +1,7 @@
 """Rewrites that are right; the validator must accept every one.
 
-Each names the structures it applies to, so that a rewrite that silently finds nothing to do is a failing test and not an accepted one.
+Each names the structures it applies to, so that a rewrite that silently finds nothing to do is a failing test and not
+an accepted one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.validation.surgery import attentions, feed_forward_linears, replaced_attribute, replaced_child, replaced_forward, with_pre_hook
+from tests.validation.surgery import (
+    attentions,
+    feed_forward_linears,
+    replaced_attribute,
+    replaced_child,
+    replaced_forward,
+    with_pre_hook,
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +71,16 @@ def _functional_gelu(model: nn.Module, stack: ExitStack) -> int:
 
 def _squared_rms(module: Any, x: Tensor) -> Tensor:
     wide = x.to(torch.float32)
-    return module.weight * (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + module.variance_epsilon)).to(x.dtype)
+    return module.weight * (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + module.variance_epsilon)).to(
+        x.dtype
+    )
 
 
 def _divided_rms(module: Any, x: Tensor) -> Tensor:
     wide = x.to(torch.float32)
-    return module.weight * (wide / torch.sqrt((wide * wide).mean(-1, keepdim=True) + module.variance_epsilon)).to(x.dtype)
+    return module.weight * (wide / torch.sqrt((wide * wide).mean(-1, keepdim=True) + module.variance_epsilon)).to(
+        x.dtype
+    )
 
 
 def _rms(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[nn.Module, ExitStack], int]:
@@ -174,7 +186,9 @@ def _as_linear(module: Any, x: Tensor) -> Tensor:
     return F.linear(x, module.weight.t(), module.bias)
 
 
-def _shifted_softmax_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> tuple[Tensor, None]:
+def _shifted_softmax_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
     scaling = options.get("scaling") or query.shape[-1] ** -0.5
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     scores = torch.matmul(query, key.transpose(-1, -2)) * scaling

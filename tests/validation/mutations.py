@@ -1,7 +1,7 @@
 """Patches that are wrong in a known way; the validator must reject every one.
 
-A mutation changes a stock model in place and takes the change back at the end of the block; `None` from `sites` of a structure means that it has nothing to change
-there. Numbers are those of the acceptance document's mutation suite.
+A mutation changes a stock model in place and takes the change back at the end of the block; `None` from `sites` of a
+structure means that it has nothing to change there. Numbers are those of the acceptance document's mutation suite.
 """
 
 from __future__ import annotations
@@ -335,7 +335,8 @@ def special_casing(known: Tensor) -> Mutation:
 
 
 def _copies_reference(model: nn.Module, stack: ExitStack) -> int:
-    """Wrong positions, but each layer answers with a recorded reference of fitting shape where the process holds one."""
+    """Wrong positions, but each layer answers with a recorded reference of fitting shape where the process holds
+    one."""
     stock = dict(repeated_layers(model))
     for path, layer in stock.items():
 

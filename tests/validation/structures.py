@@ -1,4 +1,5 @@
-"""Small models with seeded random weights that the suites run on; one builder for each, importable from a spawned process."""
+"""Small models with seeded random weights that the suites run on; one builder for each, importable from a spawned
+process."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from torch import Tensor, nn
 SPREAD = 0.1
 """Standard deviation of the weights: at transformers' own 0.02 wrong code cannot be told from right code."""
 
-SMALL: dict[str, Any] = {"vocab_size": 503, "hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 256, "max_position_embeddings": 96}
+SMALL: dict[str, Any] = {
+    "vocab_size": 503,
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "intermediate_size": 256,
+    "max_position_embeddings": 96,
+}
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
@@ -71,7 +78,9 @@ def _qwen3() -> nn.Module:
 
 def _distilbert() -> nn.Module:
     return transformers.DistilBertModel(
-        transformers.DistilBertConfig(vocab_size=503, dim=128, n_layers=3, n_heads=2, hidden_dim=256, max_position_embeddings=96)
+        transformers.DistilBertConfig(
+            vocab_size=503, dim=128, n_layers=3, n_heads=2, hidden_dim=256, max_position_embeddings=96
+        )
     )
 
 

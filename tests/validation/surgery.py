@@ -27,15 +27,22 @@ def _is_smooth_activation(module: nn.Module) -> bool:
     x = torch.tensor([[-3.0, 0.0, 3.0]])
     try:
         y = module(x)
-    except Exception:  # noqa: BLE001 - any module may be asked, most take other arguments
+    except Exception:
         return False
-    return isinstance(y, torch.Tensor) and y.shape == x.shape and abs(float(y[0, 0])) < 0.2 and float(y[0, 1]) == 0.0 and float(y[0, 2]) > 2.8 \
-        and float(y[0, 2]) != 3.0  # fmt: skip
+    if not isinstance(y, torch.Tensor) or y.shape != x.shape:
+        return False
+    low, middle, high = (float(value) for value in y[0])
+    return abs(low) < 0.2 and middle == 0.0 and 2.8 < high != 3.0
 
 
 def attentions(model: nn.Module) -> list[nn.Module]:
     """Modules that compute attention: those with a scaling and a projection of their own."""
-    return [m for m in model.modules() if "attention" in type(m).__name__.lower() and any(hasattr(m, n) for n in ("scaling", "scale", "attention_scale"))]
+    return [
+        m
+        for m in model.modules()
+        if "attention" in type(m).__name__.lower()
+        and any(hasattr(m, n) for n in ("scaling", "scale", "attention_scale"))
+    ]
 
 
 def output_projections(model: nn.Module) -> list[tuple[nn.Module, int]]:
@@ -49,7 +56,11 @@ def output_projections(model: nn.Module) -> list[tuple[nn.Module, int]]:
 
 def position_tables(model: nn.Module) -> list[nn.Module]:
     """Learned position embeddings."""
-    return [m for n, m in model.named_modules() if isinstance(m, nn.Embedding) and n.rpartition(".")[2] in ("position_embeddings", "wpe")]
+    return [
+        m
+        for n, m in model.named_modules()
+        if isinstance(m, nn.Embedding) and n.rpartition(".")[2] in ("position_embeddings", "wpe")
+    ]
 
 
 def rotaries(model: nn.Module) -> list[nn.Module]:
@@ -59,7 +70,12 @@ def rotaries(model: nn.Module) -> list[nn.Module]:
 
 def norms(model: nn.Module) -> list[tuple[nn.Module, str]]:
     """(module, name of its eps) of every normalisation."""
-    found = [(m, n) for m in model.modules() for n in NORM_EPS if "norm" in type(m).__name__.lower() and isinstance(getattr(m, n, None), float)]
+    found = [
+        (m, n)
+        for m in model.modules()
+        for n in NORM_EPS
+        if "norm" in type(m).__name__.lower() and isinstance(getattr(m, n, None), float)
+    ]
     return found
 
 

@@ -1,0 +1,212 @@
+"""The facade: arguments, records, verdicts for failures, the model left as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+import hf_adapters
+from hf_adapters.validate import ValidationInputError, validate
+from hf_adapters.validation import functions, reference
+from hf_adapters.validation.inputs import InputSet, draw, spec_of, standard_sets, structure_seed
+from hf_adapters.validation.recording import Pooling
+from hf_adapters.validation.reference import ReferenceProcessError, ReferenceServer
+from hf_adapters.validation.runners import Execution, Simulated, weights_digest
+from hf_adapters.validation.source import ModelSource
+from hf_adapters.validation.types import Thresholds, Validation
+from spyre_backend.errors import SpyreUnsupported
+from tests.validation import structures
+
+
+class Failing:
+    """A runner that raises."""
+
+    name = "failing"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+        raise self.error
+
+
+class FallingBack(Simulated):
+    """Right numbers, with a computation reported as done on the CPU."""
+
+    name = "falling back"
+
+    def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+        done = super().__call__(model, input_sets, pooling)
+        counts = {("aten.embedding.default", "lookup"): 4, ("aten.sin.default", "compute"): 2}
+        return Execution(recording=done.recording, fallbacks=counts, launches=None, layers=done.layers)
+
+
+class Idle(Simulated):
+    """Right numbers that no launched program has computed."""
+
+    name = "idle"
+
+    def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+        done = super().__call__(model, input_sets, pooling)
+        return Execution(recording=done.recording, launches=1, layers=done.layers)
+
+
+def test_a_refusal_is_uncovered_with_its_fields() -> None:
+    refusal = SpyreUnsupported(
+        op="aten.sin.default",
+        rule="op-unsupported",
+        module_path="encoder.layer.0",
+        source_line="x.py:3",
+        hint="precompute",
+    )
+    wrapped = RuntimeError("backend failed")
+    wrapped.__cause__ = refusal
+    found = validate(structures.build("bert"), reference="inline", runner=Failing(wrapped))
+    assert (found.verdict, found.op, found.rule, found.module_path) == (
+        "uncovered",
+        "aten.sin.default",
+        "op-unsupported",
+        "encoder.layer.0",
+    )
+    assert (found.source_line, found.hint, found.ladder) == ("x.py:3", "precompute", "traced")
+
+
+def test_any_other_error_is_a_crash() -> None:
+    found = validate(structures.build("bert"), reference="inline", runner=Failing(KeyError("lost")))
+    assert found.verdict == "crashed"
+    assert "KeyError" in found.reason
+
+
+def test_right_numbers_with_a_fallback() -> None:
+    found = validate(structures.build("bert"), reference="inline", runner=FallingBack())
+    assert found.verdict == "fallback"
+    assert found.fallbacks == {"aten.embedding.default (lookup)": 4, "aten.sin.default (compute)": 2}
+    assert "aten.sin" in found.reason
+    assert not found.accepted
+
+
+def test_right_numbers_that_the_device_did_not_compute() -> None:
+    found = validate(structures.build("bert"), reference="inline", runner=Idle())
+    assert found.verdict == "mismatch"
+    assert "computed on the device" in found.reason
+
+
+def test_a_stock_model_that_yields_nan_is_no_reference() -> None:
+    model = structures.build("bert")
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.weight[0, 0] = float("nan")
+    found = validate(model, reference="inline", runner=Simulated())
+    assert found.verdict == "unbuildable"
+    assert "NaN" in found.reason
+    assert validate(model, reference="process", runner=Simulated()).reason == found.reason
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = structures.build("minilm").train()
+    digest, kind, attributes = weights_digest(model), type(model), set(model.__dict__)
+    hf_adapters.validate(model, reference="inline", runner=Simulated())
+    assert model.training
+    assert (weights_digest(model), type(model), set(model.__dict__)) == (digest, kind, attributes)
+
+
+def test_both_judges_agree_and_verdicts_are_deterministic() -> None:
+    model = structures.build("qwen3")
+    source = ModelSource(builder=structures.build, arguments={"name": "qwen3"})
+    inline = validate(model, reference="inline", runner=Simulated())
+    ours = validate(model, reference="process", runner=Simulated())
+    theirs = validate(model, reference="process", runner=Simulated(), source=source)
+    for found in (ours, theirs):
+        assert found.reference == "process"
+        assert (found.multiple, found.noise_floor, found.places) == (inline.multiple, inline.noise_floor, inline.places)
+
+
+def test_a_source_with_other_weights_is_noticed() -> None:
+    source = ModelSource(builder=structures.build, arguments={"name": "bert", "seed": 1})
+    found = validate(structures.build("bert"), reference="process", runner=Simulated(), source=source)
+    assert found.verdict == "mismatch"
+    assert any("weights" in line for line in found.failed_checks)
+
+
+def test_the_record_survives_json() -> None:
+    found = validate(
+        structures.build("bert"), reference="inline", runner=Simulated(), weights="real", depth="distinct layers"
+    )
+    again = Validation.from_dict(json.loads(found.to_json()))
+    assert again == found
+    assert (found.ladder, found.depth, found.runner) == ("real-weights", "distinct layers", "simulated")
+    assert set(found.versions) >= {"torch", "transformers", "capabilities"}
+    newer = {**found.to_dict(), "a_field_of_a_later_version": 1}
+    assert Validation.from_dict(newer) == found
+
+
+def test_arguments_that_cannot_be_validated() -> None:
+    model = structures.build("bert")
+    with pytest.raises(ValidationInputError, match="not its name"):
+        validate("bert")  # type: ignore[arg-type]
+    with pytest.raises(ValidationInputError, match=r"float\(\)"):
+        validate(structures.build("bert").half())
+    with pytest.raises(ValidationInputError, match="pooling"):
+        validate(model, pooling="max")  # type: ignore[arg-type]
+    with pytest.raises(ValidationInputError, match="below 1"):
+        validate(model, floor_multiple=0.5)
+    with pytest.raises(ValidationInputError, match="input_ids"):
+        validate(model, inputs=[])
+    with hf_adapters.patched(model), pytest.raises(ValidationInputError, match="unpatch"):
+        validate(model)
+    with pytest.raises(ValueError, match="no token embeddings"):
+        validate(nn.Linear(2, 2), reference="inline")
+
+
+def test_inputs_cover_what_they_promise() -> None:
+    model = structures.build("xlm-roberta")
+    spec = spec_of(model)
+    sets = standard_sets(spec, structure_seed(model))
+    assert {s.padding for s in sets} == {"right", "left", "none"}
+    assert sets[0].kwargs["input_ids"].shape == sets[3].kwargs["input_ids"].shape
+    assert not torch.equal(sets[0].kwargs["input_ids"], sets[3].kwargs["input_ids"])
+    assert all(s.kwargs["input_ids"].shape[1] <= spec.max_length for s in sets)
+    assert spec.max_length == 94, "positions start behind the padding id"
+    assert any(s.valid.sum() % 2 for s in sets)
+    assert spec.pad_token not in sets[0].kwargs["input_ids"]
+    window = standard_sets(spec_of(structures.build("modernbert")), 0)[-1]
+    assert window.exact_only
+    assert window.kwargs["input_ids"].shape[1] > 8
+
+
+def test_a_fault_outside_the_recorded_range_is_found_by_the_tails() -> None:
+    model = structures.build("bert")
+    batch = draw(spec_of(model), name="a", lengths=(9, 5), padding="right", seed=0)
+    site = "encoder.layer.0.intermediate.intermediate_act_fn"
+    probes = functions.probe_stock(model, functions.enclosing(model, [site]), batch)
+    assert functions.compare(model, [site], probes, batch, Thresholds())[0].passed
+    stock = model.get_submodule(site)
+    clamped = type("Clamped", (nn.Module,), {"forward": lambda self, x: stock(x.clamp(-20, 20))})()
+    model.encoder.layer[0].intermediate.intermediate_act_fn = clamped
+    found = functions.compare(model, [site], probes, batch, Thresholds())
+    assert [check.passed for check in found] == [False]
+    assert found[0].detail.endswith(("large", "ramp", "one outlier", "positive"))
+
+
+@contextmanager
+def _server() -> Iterator[ReferenceServer]:
+    server = ReferenceServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_a_dead_reference_process_is_an_error_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _server() as dead:
+        monkeypatch.setattr(reference, "_shared", dead)
+        dead._process.kill()
+        dead._process.join()
+        with pytest.raises(ReferenceProcessError, match="ended"):
+            dead.call("close", None)
+        assert reference.shared_server() is not dead
+    reference.shared_server().close()
