@@ -97,14 +97,16 @@ def rebuild_profile(profile: Mapping[str, Any], release: str) -> nn.Module:
     from hf_adapters.corpus.build import build_model
     from hf_adapters.corpus.profiles import Profile
 
-    return build_model(Profile.from_json(profile), seed=SEED, release=release).model
+    model: nn.Module = build_model(Profile.from_json(profile), seed=SEED, release=release).model
+    return model
 
 
 def rebuild_found(found: ModelRef, release: str) -> nn.Module:
     """The stock model of a resolved reference, loaded again in the process that computes the reference values."""
     from hf_adapters.corpus.references import load_model
 
-    return load_model(found, seed=SEED, release=release).model
+    model: nn.Module = load_model(found, seed=SEED, release=release).model
+    return model
 
 
 def unbuildable(error: Exception) -> Json:
