@@ -87,34 +87,65 @@ def validate(
     started = time.perf_counter()
     _check_arguments(model, pooling, floor_multiple)
     chosen = capabilities.load(release) if release else capabilities.current()
+    native = try_native if try_native is not None else patch is None and (runner is None or isinstance(runner, Device))
+    drawn = inputs is None
     seed = structure_seed(model) if seed is None else seed
-    input_sets = _input_sets(model, inputs, seed)
-    thresholds = Thresholds(floor_multiple=floor_multiple)
-    runner = runner or Device(release=chosen.release)
-    base = Validation(verdict="crashed", reason="", floor_multiple=floor_multiple, weights=weights, depth=depth)
-    base = replace(base, release=chosen.release, reference=reference, runner=runner.name, versions=_versions(chosen))
-    base = replace(base, inputs=_described(input_sets), seed=seed if inputs is None else None, ladder="built")
-    native = try_native if try_native is not None else isinstance(runner, Device) and patch is None
-    patch_it = patch or (lambda m: patched(m, release=chosen.release))
+    task = _task(model, chosen, _input_sets(model, inputs, seed), pooling, floor_multiple, patch, runner)
+    base = _record(task, chosen, reference=reference, weights=weights, depth=depth, seed=seed if drawn else None)
     try:
-        with capabilities.use(chosen.release), _evaluating(model):
-            with _judge(reference, model, source, (input_sets, pooling, thresholds, chosen.release)) as judge:
-                task = Task(
-                    model=model,
-                    input_sets=input_sets,
-                    pooling=pooling,
-                    thresholds=thresholds,
-                    release=chosen.release,
-                    judge=judge,
-                    runner=runner,
-                    patch=patch_it,
-                    weights_before=weights_digest(model),
-                    foreign_patch=patch is not None,
-                )
-                result = verdict(task, base, try_native=native)
+        with capabilities.use(chosen.release), _evaluating(model), _judge(reference, source, task) as judge:
+            result = verdict(task, judge, base, try_native=native)
     except UnusableReference as error:
         result = replace(base, verdict="unbuildable", reason=f"no reference: {error}")
     return replace(result, seconds=round(time.perf_counter() - started, 3))
+
+
+def _task(
+    model: nn.Module,
+    chosen: capabilities.Capabilities,
+    input_sets: tuple[InputSet, ...],
+    pooling: Pooling,
+    floor_multiple: float,
+    patch: Patch | None,
+    runner: Runner | None,
+) -> Task:
+    return Task(
+        model=model,
+        input_sets=input_sets,
+        pooling=pooling,
+        thresholds=Thresholds(floor_multiple=floor_multiple),
+        release=chosen.release,
+        patch=patch or (lambda m: patched(m, release=chosen.release)),
+        foreign_patch=patch is not None,
+        runner=runner or Device(release=chosen.release),
+        weights_before=weights_digest(model),
+    )
+
+
+def _record(
+    task: Task,
+    chosen: capabilities.Capabilities,
+    *,
+    reference: str,
+    weights: str,
+    depth: str,
+    seed: int | None,
+) -> Validation:
+    """The record as far as it is known before anything has run."""
+    return Validation(
+        verdict="crashed",
+        reason="",
+        floor_multiple=task.thresholds.floor_multiple,
+        weights=weights,
+        depth=depth,
+        seed=seed,
+        inputs=", ".join(f"{s.name} {'x'.join(map(str, s.kwargs['input_ids'].shape))}" for s in task.input_sets),
+        release=chosen.release,
+        reference=reference,
+        runner=task.runner.name,
+        versions=_versions(chosen),
+        ladder="built",
+    )
 
 
 @contextmanager
@@ -129,20 +160,16 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _judge(
-    where: str,
-    model: nn.Module,
-    source: ModelSource | None,
-    settings: tuple[tuple[InputSet, ...], Pooling, Thresholds, str],
-) -> Iterator[Judge]:
+def _judge(where: str, source: ModelSource | None, task: Task) -> Iterator[Judge]:
     """The judge asked for; the file from which another process rebuilds the model lives as long as the judge."""
+    settings = (task.input_sets, task.pooling, task.thresholds, task.release)
     if where == "inline":
-        inline = InlineJudge(model, *settings)
+        inline = InlineJudge(task.model, *settings)
         yield inline
         inline.close()
         return
     with TemporaryDirectory(prefix="hf-adapters-") as folder:
-        judge = ProcessJudge(source or ModelSource.from_model(model, folder), *settings)
+        judge = ProcessJudge(source or ModelSource.from_model(task.model, folder), *settings)
         try:
             yield judge
         finally:
@@ -155,10 +182,6 @@ def _input_sets(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]] | None,
     if not inputs or any("input_ids" not in batch for batch in inputs):
         raise ValidationInputError("inputs must hold at least one batch, each with input_ids [batch, length]")
     return tuple(InputSet(name=f"given{i}", kwargs=dict(batch), padding="none") for i, batch in enumerate(inputs))
-
-
-def _described(input_sets: Sequence[InputSet]) -> str:
-    return ", ".join(f"{s.name} {'x'.join(map(str, s.kwargs['input_ids'].shape))}" for s in input_sets)
 
 
 def _check_arguments(model: Any, pooling: str, floor_multiple: float) -> None:

@@ -31,17 +31,17 @@ class Task:
     release: str
     patch: Patch
     runner: Runner
-    judge: Judge
     weights_before: str
     foreign_patch: bool
     """Whether the caller's own patch is applied, which leaves no report."""
 
 
-def verdict(task: Task, base: Validation, *, try_native: bool) -> Validation:
+def verdict(task: Task, judge: Judge, base: Validation, *, try_native: bool) -> Validation:
     """Run the attempts and return the verdict of the last one needed.
 
     Args:
         task: what to validate.
+        judge: holds the reference values.
         base: the record to fill in.
         try_native: whether to try the stock model before the patched one.
 
@@ -50,21 +50,21 @@ def verdict(task: Task, base: Validation, *, try_native: bool) -> Validation:
     """
     native_reason: str | None = None
     if try_native:
-        native = _native(task, base)
+        native = _native(task, judge, base)
         if native.verdict == "native":
             return native
         native_reason = native.reason
-    return replace(_adapted(task, base), native_reason=native_reason)
+    return replace(_adapted(task, judge, base), native_reason=native_reason)
 
 
-def _native(task: Task, base: Validation) -> Validation:
+def _native(task: Task, judge: Judge, base: Validation) -> Validation:
     runner = Device(adapters=(), release=task.release) if isinstance(task.runner, Device) else task.runner
     return _attempt(
-        task, base, lambda: runner(task.model, task.input_sets, task.pooling), lambda: (None, []), adapters={}
+        task, judge, base, lambda: runner(task.model, task.input_sets, task.pooling), lambda: (None, []), adapters={}
     )
 
 
-def _adapted(task: Task, base: Validation) -> Validation:
+def _adapted(task: Task, judge: Judge, base: Validation) -> Validation:
     """The device first, because most failures show there, then float64."""
     adapters: dict[str, str] = {}
     sites: list[str] = []
@@ -75,7 +75,7 @@ def _adapted(task: Task, base: Validation) -> Validation:
             sites.extend(_sites(candidate))
             return task.runner(candidate, task.input_sets, task.pooling)
 
-    return _attempt(task, base, execute, lambda: _exact(task, adapters, sites), adapters=adapters)
+    return _attempt(task, judge, base, execute, lambda: _exact(task, adapters, sites), adapters=adapters)
 
 
 def _exact(task: Task, adapters: dict[str, str], sites: list[str]) -> tuple[Recording, list[Check]]:
@@ -102,6 +102,7 @@ def _exact(task: Task, adapters: dict[str, str], sites: list[str]) -> tuple[Reco
 
 def _attempt(
     task: Task,
+    judge: Judge,
     base: Validation,
     execute: Callable[[], Execution],
     exact: Callable[[], tuple[Recording | None, list[Check]]],
@@ -124,9 +125,9 @@ def _attempt(
         calls=len(on_device(task.input_sets)),
         weights_before=task.weights_before,
         weights_after=weights_digest(task.model),
-        weights_reference=task.judge.digest(),
+        weights_reference=judge.digest(),
     )
-    judgement = task.judge.judge(Candidate(recording=execution.recording, exact=recording, conduct=(*found, *checks)))
+    judgement = judge.judge(Candidate(recording=execution.recording, exact=recording, conduct=(*found, *checks)))
     return verdicts.judged(base, execution, judgement, task.foreign_patch or bool(adapters))
 
 
