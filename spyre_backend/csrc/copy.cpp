@@ -84,9 +84,27 @@ void device_to_host(const at::Tensor& src, const at::Tensor& dst) {
   dst.copy_(values);
 }
 
+// Views that begin inside a stick cannot be copied on the device (D2.7, #3798).
+void check_stick_aligned(const at::Tensor& tensor) {
+  const auto per_stick = elements_per_stick(tensor.scalar_type());
+  if (tensor.storage_offset() % per_stick != 0) {
+    throw_mid_stick_copy(
+        tensor.storage_offset(), per_stick, tensor.sizes(), tensor.scalar_type());
+  }
+}
+
+bool casts_on_device(at::ScalarType from, at::ScalarType to) {
+  const bool from_float = is_coded(from) || from == at::kFloat;
+  return from == to || (from_float && (is_coded(to) || to == at::kFloat || to == at::kBool));
+}
+
 void device_to_device(const at::Tensor& src, const at::Tensor& dst) {
   const auto from = src.scalar_type();
   const auto to = dst.scalar_type();
+  if (casts_on_device(from, to)) {
+    check_stick_aligned(src);
+    check_stick_aligned(dst);
+  }
   AccessGuard guard;
   const auto source = host_view(src, /*write=*/false);
   auto target = host_view(dst, /*write=*/true);

@@ -202,13 +202,18 @@ void set_accounted_bytes(const void* device_ptr, int64_t bytes) {
   });
 }
 
-int64_t stick_bytes(c10::IntArrayRef sizes, c10::ScalarType dtype) {
-  int64_t per_stick = kStickBytes / static_cast<int64_t>(c10::elementSize(dtype));
+int64_t elements_per_stick(c10::ScalarType dtype) {
   if (dtype == c10::ScalarType::Long) {
-    per_stick = 32; // held as int32 (D1.6)
-  } else if (dtype == c10::ScalarType::Bool) {
-    per_stick = 64; // held as two bytes (D1.6)
+    return 32; // held as int32 (D1.6)
   }
+  if (dtype == c10::ScalarType::Bool) {
+    return 64; // held as two bytes (D1.6)
+  }
+  return kStickBytes / static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+int64_t stick_bytes(c10::IntArrayRef sizes, c10::ScalarType dtype) {
+  const int64_t per_stick = elements_per_stick(dtype);
   int64_t sticks = 1;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const bool last = i + 1 == sizes.size();

@@ -53,6 +53,7 @@ void mark_written(const void* device_ptr);
 // Records what the device would reserve for a tensor of this shape (D2.2:
 // whole 128-byte sticks), instead of the dense size.
 void set_accounted_bytes(const void* device_ptr, int64_t bytes);
+int64_t elements_per_stick(c10::ScalarType dtype);
 int64_t stick_bytes(c10::IntArrayRef sizes, c10::ScalarType dtype);
 
 MemoryStats memory_stats();

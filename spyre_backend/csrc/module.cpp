@@ -15,12 +15,28 @@ namespace py = pybind11;
 
 namespace spyre {
 
-void throw_unsupported_dtype(c10::ScalarType dtype) {
-  py::gil_scoped_acquire gil;
-  const auto error =
-      py::module_::import("spyre_backend.errors").attr("UnsupportedDtype")(py::cast(dtype));
+namespace {
+
+[[noreturn]] void throw_python(const py::object& error) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
+}
+
+} // namespace
+
+void throw_unsupported_dtype(c10::ScalarType dtype) {
+  py::gil_scoped_acquire gil;
+  throw_python(py::module_::import("spyre_backend.errors").attr("UnsupportedDtype")(py::cast(dtype)));
+}
+
+void throw_mid_stick_copy(
+    int64_t offset,
+    int64_t elements_per_stick,
+    c10::IntArrayRef sizes,
+    c10::ScalarType dtype) {
+  py::gil_scoped_acquire gil;
+  const auto make = py::module_::import("spyre_backend.device.refusals").attr("mid_stick_copy");
+  throw_python(make(offset, elements_per_stick, py::cast(sizes), py::cast(dtype)));
 }
 
 void warn_python(const char* category, const char* message) {

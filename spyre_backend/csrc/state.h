@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
 
 #include <functional>
 
@@ -18,6 +19,13 @@ void set_initialise_callback(std::function<void()> callback);
 
 // Throws the Python class spyre_backend.errors.UnsupportedDtype (D1.6).
 [[noreturn]] void throw_unsupported_dtype(c10::ScalarType dtype);
+// Throws what spyre_backend.device.refusals makes of a copy on the device whose
+// view begins inside a stick (D2.7, #3798).
+[[noreturn]] void throw_mid_stick_copy(
+    int64_t offset,
+    int64_t elements_per_stick,
+    c10::IntArrayRef sizes,
+    c10::ScalarType dtype);
 void check_dtype(c10::ScalarType dtype);
 
 // Issues `message` as a Python warning of class spyre_backend.errors.<category>.
