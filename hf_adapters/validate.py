@@ -85,7 +85,7 @@ def validate(
         ValidationInputError: the model is patched, is not float32 on the CPU, or an argument is not usable.
     """
     started = time.perf_counter()
-    _check_arguments(model, pooling, floor_multiple)
+    check_arguments(model, pooling, floor_multiple)
     chosen = capabilities.load(release) if release else capabilities.current()
     native = try_native if try_native is not None else patch is None and (runner is None or isinstance(runner, Device))
     drawn = inputs is None
@@ -93,7 +93,7 @@ def validate(
     task = _task(model, chosen, _input_sets(model, inputs, seed), pooling, floor_multiple, patch, runner)
     base = _record(task, chosen, reference=reference, weights=weights, depth=depth, seed=seed if drawn else None)
     try:
-        with capabilities.use(chosen.release), _evaluating(model), _judge(reference, source, task) as judge:
+        with capabilities.use(chosen.release), evaluating(model), _judge(reference, source, task) as judge:
             result = verdict(task, judge, base, try_native=native)
     except UnusableReference as error:
         result = replace(base, verdict="unbuildable", reason=f"no reference: {error}")
@@ -149,7 +149,8 @@ def _record(
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards each module is in the mode it was in."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -184,7 +185,12 @@ def _input_sets(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]] | None,
     return tuple(InputSet(name=f"given{i}", kwargs=dict(batch), padding="none") for i, batch in enumerate(inputs))
 
 
-def _check_arguments(model: Any, pooling: str, floor_multiple: float) -> None:
+def check_arguments(model: Any, pooling: str, floor_multiple: float) -> None:
+    """Refuse what cannot be validated.
+
+    Raises:
+        ValidationInputError: the model is patched, is not float32 on the CPU, or an option has no such value.
+    """
     if not isinstance(model, nn.Module):
         raise ValidationInputError(
             f"validate: expected a torch.nn.Module, got {type(model).__name__}; give the model object, not its name"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +21,9 @@ from hf_adapters.patching import patch_state
 from hf_adapters.validation.float64 import in_float64
 from hf_adapters.validation.floor import device_format
 from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.places import located, regions, trail
 from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
+from hf_adapters.validation.unsupported import unsupported_in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +152,7 @@ class Device:
             device = torch.spyre  # type: ignore[attr-defined]
             device.reset_fallback_counts()
             device.reset_launch_count()
-            with torch.no_grad():
+            with torch.no_grad(), _located_refusals(compiled):
                 recording = record(compiled, on_device(input_sets), layers=layers, pooling=pooling)
             counts: dict[tuple[str, str], int] = dict(device.fallback_counts())
             launches = int(device.launch_count())
@@ -162,6 +165,19 @@ class Device:
             layers=_layers_called(recording, layers),
             seconds=time.perf_counter() - started,
         )
+
+
+@contextmanager
+def _located_refusals(model: nn.Module) -> Iterator[None]:
+    """Raise what the device refuses with its path from the model's root."""
+    with trail(regions(model)) as followed:
+        try:
+            yield
+        except Exception as error:
+            refused = unsupported_in(error)
+            if refused is None:
+                raise
+            raise located(refused, followed.innermost) from error
 
 
 def weights_digest(model: nn.Module) -> str:

@@ -1,0 +1,71 @@
+"""The same judgement on the emulated device, compiled; slow ones walk more structures."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_adapters.diagnose import diagnose
+from hf_adapters.validate import validate
+from hf_adapters.validation.types import Validation
+from tests.validation import structures
+from tests.validation.mutations import NUMERIC
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def _validated(name: str, **options: object) -> Validation:
+    return validate(structures.build(name), reference="inline", **options)  # type: ignore[arg-type]
+
+
+def test_a_bert_is_accepted_as_it_is() -> None:
+    found = _validated("bert")
+    assert found.verdict == "native", found.reason
+    assert found.runner == "device"
+    assert found.launches is not None
+    assert found.launches >= 3 * 4, "three layers, four batches"
+    assert found.multiple is not None
+    assert found.multiple < 2.5
+    assert {key.rpartition(" ")[2] for key in found.fallbacks} <= {"(lookup)", "(integer)"}
+
+
+def test_heads_of_half_a_stick_need_an_adapter() -> None:
+    found = _validated("minilm")
+    assert found.verdict == "adapted", found.reason
+    assert found.native_reason is not None
+    assert "view-stick-split" in found.native_reason
+    assert "head_padding" in found.adapters
+    assert found.equivalence_error is not None
+    assert 0 < found.equivalence_error <= 1e-9, "the patched model was compared, not the stock one"
+
+
+def test_a_refusal_names_the_module_from_the_root() -> None:
+    found = diagnose(structures.build("bert-gelu-new"), stock=True)
+    assert (found.kind, found.rule) == ("refused", "pow-scalar-exponent")
+    assert found.module_path is not None
+    assert found.module_path.startswith("encoder.layer.0.intermediate")
+    assert found.source_line is not None
+    assert "pow" in found.source_line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3", "distilbert", "xlm-roberta", "modernbert", "gpt2", "encoder"])
+def test_structures_are_accepted(name: str) -> None:
+    found = _validated(name)
+    assert found.accepted, (found.reason, found.failed_checks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["gelu replaced by relu", "norm eps 1e-2", "attention scale off by sqrt(2)"])
+def test_wrong_numbers_are_rejected(fault: str) -> None:
+    found = _validated("bert", patch=next(m for m in NUMERIC if m.name == fault))
+    assert found.verdict == "mismatch", found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_real_weights_are_accepted_in_process_isolation() -> None:
+    found = validate(structures.real_minilm(), weights="real")
+    assert (found.verdict, found.reference, found.ladder) == ("adapted", "process", "real-weights"), found.reason
+    assert found.cosine_min is not None
+    assert found.cosine_min > 0.999
+    assert found.neighbours_kept == 1.0
