@@ -9,19 +9,35 @@ import torch
 from torch import Tensor, nn
 
 from hf_adapters.adapters import _probe
+from hf_adapters.adapters._sticks import HALF_DTYPES
 
 _SATURATED = 10.0
 """tanh(sqrt(2/pi) * (x + 0.044715 x^3)) is exactly +-1 in float64 from here on, so the cube can stay in range."""
 
 
-def tanh_gelu(x: Tensor) -> Tensor:
-    """The tanh form of gelu without pow; any shape, any floating dtype.
+ROOT = math.sqrt(2.0 / math.pi)
+SHORT_ROOT = 0.7978845608
+"""The same constant as some models round it."""
 
-    The cube of a value beyond 2047 leaves the range of the device format (8.57e9, D1.5), hence the bound.
+
+def tanh_form(x: Tensor, root: float = ROOT) -> Tensor:
+    """The tanh form of gelu as models write it, to recognise it by: ``x / 2 * (1 + tanh(u))``."""
+    return 0.5 * x * (1.0 + torch.tanh(_argument(x, root)))
+
+
+def tanh_gelu(x: Tensor, root: float = ROOT) -> Tensor:
+    """The same function as ``x * sigmoid(2 u)``, without pow; any shape, any floating dtype.
+
+    ``1 + tanh(u)`` cancels for negative ``x``, and tanh has a 16-bit kernel only, sigmoid a float32 one (D1.6).
     """
+    work = x.to(torch.float32) if x.dtype in HALF_DTYPES else x
+    return (work * torch.sigmoid(2.0 * _argument(work, root))).to(x.dtype)
+
+
+def _argument(x: Tensor, root: float) -> Tensor:
+    """``root * (x + 0.044715 x^3)``, bounded where the function has long reached its limits."""
     bounded = torch.clamp(x, -_SATURATED, _SATURATED)
-    cube = bounded * bounded * bounded
-    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (bounded + 0.044715 * cube)))
+    return root * (bounded + 0.044715 * (bounded * bounded * bounded))
 
 
 def squared_relu(x: Tensor) -> Tensor:
@@ -30,12 +46,36 @@ def squared_relu(x: Tensor) -> Tensor:
     return positive * positive
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """``x * sigmoid(1.702 x)``, in float32 for 16-bit inputs."""
+    work = x.to(torch.float32) if x.dtype in HALF_DTYPES else x
+    return (work * torch.sigmoid(1.702 * work)).to(x.dtype)
+
+
+def mish(x: Tensor) -> Tensor:
+    """``x * tanh(log(1 + e^x))`` as ``x * n / (n + 2)`` with ``n = e^x (e^x + 2)``.
+
+    Tanh and softplus have 16-bit kernels only (D1.6). The exponent is bounded where the quotient is exactly 1 in
+    float64 and before a float32 exp saturates (22, D1.5).
+    """
+    work = x.to(torch.float32) if x.dtype in HALF_DTYPES else x
+    power = torch.exp(torch.clamp(work, max=20.0))
+    part = power * (power + 2.0)
+    return (work * (part / (part + 2.0))).to(x.dtype)
+
+
 class TanhGelu(nn.Module):
-    """Mixin: :func:`tanh_gelu` in place of a module that computes the same with pow or with ``approximate``."""
+    """Mixin: :func:`tanh_gelu` in place of a module that computes the same in another way.
+
+    Attributes:
+        root: the constant sqrt(2 / pi) as the stock module has it.
+    """
+
+    root: float = ROOT
 
     def forward(self, input: Tensor) -> Tensor:
         """Elementwise; shape and dtype are kept."""
-        return tanh_gelu(input)
+        return tanh_gelu(input, self.root)
 
 
 class ErfGelu(nn.Module):
@@ -54,7 +94,23 @@ class SquaredRelu(nn.Module):
         return squared_relu(input)
 
 
-MIXINS = (TanhGelu, ErfGelu, SquaredRelu)
+class QuickGelu(nn.Module):
+    """Mixin: :func:`quick_gelu`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Elementwise; shape and dtype are kept."""
+        return quick_gelu(input)
+
+
+class Mish(nn.Module):
+    """Mixin: :func:`mish`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Elementwise; shape and dtype are kept."""
+        return mish(input)
+
+
+MIXINS = (TanhGelu, ErfGelu, SquaredRelu, QuickGelu, Mish)
 
 
 def activations(model: nn.Module) -> Iterator[tuple[str, nn.Module, frozenset[str]]]:

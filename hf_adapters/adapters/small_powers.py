@@ -14,7 +14,7 @@ from hf_adapters.adapters._activations import (
     computes,
     squared_relu,
     tails,
-    tanh_gelu,
+    tanh_form,
 )
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
@@ -24,7 +24,7 @@ def _sites(model: nn.Module) -> list[Site]:
     for path, module, names in activations(model):
         if not names & {"pow", "square"}:
             continue
-        if computes(module, tanh_gelu):
+        if computes(module, tanh_form):
             found.append(Site(path=path, kind="cube", before="pow(x, 3)", after="x * x * x"))
         elif computes(module, squared_relu):
             found.append(Site(path=path, kind="square", before="pow(relu(x), 2)", after="relu(x) * relu(x)"))
@@ -44,7 +44,7 @@ ADAPTER = Adapter(
     name="small_powers",
     summary="pow with a small integer exponent in activations (gelu_new, relu2) as products.",
     rules=("pow-scalar-exponent",),
-    equivalence="exact",
+    equivalence="reassociated",
     sites=_sites,
     apply=_apply,
     examples=_examples,

@@ -122,7 +122,14 @@ def test_other_instances_and_registries_are_untouched() -> None:
 def test_report_names_what_was_done() -> None:
     report = patch_report(patch(families.build("xlm_roberta")))
     names = [adapter.name for adapter in report.adapters]
-    assert names == ["host_indices", "segment_ids", "single_row_embedding", "layer_norm", "additive_masks", "head_padding"]
+    assert names == [
+        "host_indices",
+        "segment_ids",
+        "single_row_embedding",
+        "layer_norm",
+        "additive_masks",
+        "head_padding",
+    ]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama_heads_32", "gemma3", "t5"])
