@@ -80,7 +80,7 @@ __all__ = [
 
 
 class _Package(types.ModuleType):
-    """Keeps public functions from being hidden by submodules of the same name, which importlib sets as attributes."""
+    """Keeps public functions from being hidden by submodules of the same name, which importlib would set."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _LAZY and isinstance(value, types.ModuleType)):

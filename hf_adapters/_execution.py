@@ -19,6 +19,7 @@ from hf_adapters._placement import FP16_MAX, Placement
 from hf_adapters._regions import compiled, strict_dynamo, uncompiled
 from hf_adapters.errors import InputError, UnsupportedOptionError
 from hf_adapters.patching import PatchedModel, check_inference, patch_state
+from spyre_backend.errors import SpyreUnsupported
 
 STATE = "_hf_adapters_compiled"
 
@@ -33,7 +34,7 @@ class CompiledState:
 
     Attributes:
         target: ``"spyre"`` or ``"cpu"``.
-        dtype: dtype of the parameters on the device.
+        dtype: dtype of the parameters on the device; a module without matmuls is tried in float32 first.
         release: torch-spyre release compiled for.
         backend: backend of the regions; None runs them uncompiled.
         caller_dtype: dtype in which floating point results are returned.
@@ -146,7 +147,14 @@ def _run_module(model: Any, state: CompiledState, args: tuple[Any, ...], kwargs:
     moved = [_to_target(value, state, f"argument {i}") for i, value in enumerate(args)]
     named = {name: _to_target(value, state, name) for name, value in kwargs.items()}
     floats = [v.dtype for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
-    outputs = _stock_forward(model, state)(*moved, **named)
+    try:
+        outputs = _stock_forward(model, state)(*moved, **named)
+    except SpyreUnsupported:
+        if state.placement is None or state.placement.dtype == state.dtype:
+            raise
+        # float32 was a try: only some operations have it (D1.6), and this module uses others.
+        state.placement.change_dtype(model, state.dtype)
+        return run(model, args, kwargs)
     return to_caller(outputs, dtype=floats[0] if floats else state.caller_dtype, device=device, extent=None)
 
 
@@ -172,8 +180,8 @@ def _to_target(value: Any, state: CompiledState, name: str) -> Any:
         return value
     value = value.cpu()
     if value.is_floating_point():
-        _check_input_range(value, state.dtype, name)
-        value = value.to(state.dtype)
+        _check_input_range(value, state.placement.dtype, name)
+        value = value.to(state.placement.dtype)
     return value.to(state.placement.device)
 
 

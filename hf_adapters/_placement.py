@@ -135,6 +135,12 @@ class Placement:
         """``id(device tensor)`` -> original, for the slots whose original is up to date."""
         return {id(slot.device): slot.host for slot in self.slots if not slot.dirty}
 
+    def change_dtype(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """Place everything again, in another dtype."""
+        self.restore()
+        self.dtype = dtype
+        self.move(model)
+
     def mark_written(self, ids: Collection[int]) -> None:
         """The device tensors with these ids were found to hold other values than their originals."""
         for slot in self.slots:

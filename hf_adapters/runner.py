@@ -79,7 +79,8 @@ def compile(
 
     A transformers text model is padded inside (length to multiples of 64, batch to powers of two), and each repeated
     layer and each part around the layers is compiled as a region. Any other module is compiled as one region and never
-    padded. A module that holds transformers models (a ``SentenceTransformer``) gets those compiled in place.
+    padded; without linear layers it runs in float32 if the device has all its operations in float32 (D1.6). A module
+    that holds transformers models (a ``SentenceTransformer``) gets those compiled in place.
 
     Args:
         model: any ``nn.Module`` in eval mode.
@@ -151,7 +152,8 @@ def _compile(model: nn.Module, options: tuple[Any, ...]) -> None:
     caller_dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     patcher = Patcher(model)
     whole = not is_transformer(model) or not any(isinstance(m, nn.ModuleList) for m in model.modules())
-    placement = Placement(torch.device(target), dtype) if target != "cpu" else None
+    first_dtype = torch.float32 if whole and backend is not None and _may_run_in_float32(model, dtype) else dtype
+    placement = Placement(torch.device(target), first_dtype) if target != "cpu" else None
     padding_stops = is_text_model(model) and refuses_padding(model, find_position_table(model))
     state = CompiledState(target, dtype, release, backend, caller_dtype, placement, patcher, whole, padding_stops)
     model.__dict__[STATE] = state
@@ -161,6 +163,17 @@ def _compile(model: nn.Module, options: tuple[Any, ...]) -> None:
     patcher.swap_class(model, CompiledTransformer if is_transformer(model) else CompiledModel)
     if placement is not None:
         placement.move(model)
+
+
+def _may_run_in_float32(model: nn.Module, dtype: torch.dtype) -> bool:
+    """Norms, activations and poolings: what the device can do in float32 (D1.6) need not be rounded to 9 bits."""
+    if dtype != torch.float16 or is_transformer(model):
+        return False
+    matmuls = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)
+    parameters = [p for p in model.parameters() if p.is_floating_point()]
+    return not any(isinstance(m, matmuls) for m in model.modules()) and all(
+        p.dtype == torch.float32 for p in parameters
+    )
 
 
 @contextmanager

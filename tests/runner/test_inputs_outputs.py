@@ -238,6 +238,35 @@ def test_modules_of_any_kind() -> None:
     assert torch.allclose(got["y"].float(), want["y"], atol=2e-2)
 
 
+class Norm(nn.Module):
+    """Root-mean-square norm of one's own, then an activation that the device has in half precision only, or has not."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2, 70))
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight)
+
+
+@pytest.mark.parametrize(
+    ("act", "dtype", "tolerance"), [(nn.SiLU(), torch.float32, 1e-5), (nn.Tanh(), torch.float16, 1e-2)]
+)
+def test_modules_without_matmuls_use_float32_where_the_device_has_it(
+    act: nn.Module, dtype: torch.dtype, tolerance: float
+) -> None:
+    stock = Norm(act).eval()
+    model = compiled(copy.deepcopy(stock), "spyre")
+    x = torch.randn(4, 6, 70, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        want = stock(x)
+    for _ in range(2):
+        assert (model(x) - want).abs().max() < tolerance
+    assert model.weight.dtype == dtype
+    assert torch.equal(hf_adapters.decompile(model)(x), want)
+
+
 def test_outputs_and_models_survive_saving() -> None:
     model, inputs = compiled(bert(), "spyre"), batch()
     want = model(**inputs).last_hidden_state
