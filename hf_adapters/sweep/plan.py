@@ -59,7 +59,13 @@ class Plan:
 
 def task_for(item: StructureWork, release: str) -> Task:
     """The task that judges a structure; its payload holds all that the judge needs."""
-    payload = {"signature": item.signature, "profile": dict(item.profile), "release": release}
+    payload = {
+        "signature": item.signature,
+        "profile": dict(item.profile),
+        "release": release,
+        "models": item.models,
+        "downloads": item.downloads,
+    }
     return Task(key=item.signature, label=str(item.profile.get("profile_id", item.signature)), payload=payload)
 
 

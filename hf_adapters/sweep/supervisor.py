@@ -32,11 +32,12 @@ class Limits:
     Attributes:
         jobs: number of worker processes.
         timeout: seconds of wall-clock time for one task.
-        memory: resident bytes of a worker with its children, beyond which it is killed.
+        memory: resident bytes of a worker with its children, beyond which it is killed; a task killed for it is
+            tried again alone, with the memory of all workers.
         recycle_tasks: a worker is replaced after this many tasks.
         recycle_memory: a worker is replaced when it stays above this many resident bytes after a task.
         start_timeout: seconds within which a worker must report that it has started.
-        attempts: how often a task whose process dies is tried.
+        attempts: how often a task whose process dies is tried; the second time alone, after all others.
     """
 
     jobs: int = 0
@@ -75,7 +76,11 @@ class Supervisor:
         self.limits = limits or Limits()
         threads = str(threads_per_worker(self.limits.workers()))
         self.env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **(env or {})}
+        self._num_workers = self.limits.workers()
+        self._memory = self.limits.memory
         self._waiting: collections.deque[Task] = collections.deque()
+        # Tasks whose process died: tried again at the end, alone, because want of memory is the usual cause.
+        self._again: list[Task] = []
         self._attempts: collections.Counter[str] = collections.Counter()
         self._workers: list[WorkerProcess] = []
         self._selector = selectors.DefaultSelector()
@@ -90,16 +95,25 @@ class Supervisor:
         """
         self._waiting.extend(tasks)
         try:
-            while self._waiting or any(worker.task for worker in self._workers):
-                yield from self._assign()
-                yield from self._collect()
-                yield from self._enforce()
+            yield from self._drain()
+            if self._again:
+                self._stop_workers()
+                self._num_workers, self._memory = 1, self._memory * self._num_workers
+                self._waiting.extend(self._again)
+                yield from self._drain()
         finally:
-            self._stop_all()
+            self._stop_workers()
+            self._selector.close()
+
+    def _drain(self) -> Iterator[Event]:
+        while self._waiting or any(worker.task for worker in self._workers):
+            yield from self._assign()
+            yield from self._collect()
+            yield from self._enforce()
 
     def _assign(self) -> Iterator[Event]:
         idle = [worker for worker in self._workers if worker.task is None]
-        missing = min(self.limits.workers() - len(self._workers), len(self._waiting) - len(idle))
+        missing = min(self._num_workers - len(self._workers), len(self._waiting) - len(idle))
         for _ in range(missing):
             worker = WorkerProcess(self.work, self.env)
             self._selector.register(worker.results, selectors.EVENT_READ, worker)
@@ -169,11 +183,11 @@ class Supervisor:
                 worker.kill()
                 self._forget(worker)
                 yield from self._lost(worker, "timed-out", f"no result within {self.limits.timeout:g} s")
-            elif now - worker.measured > _MEMORY_POLL_SECONDS and worker.measure(now) > self.limits.memory:
+            elif now - worker.measured > _MEMORY_POLL_SECONDS and worker.measure(now) > self._memory:
                 worker.kill()
                 self._forget(worker)
                 if worker.task is not None:
-                    limit, used = self.limits.memory / GIB, worker.peak_rss / GIB
+                    limit, used = self._memory / GIB, worker.peak_rss / GIB
                     reason = f"needs more than the memory limit of {limit:.3g} GiB ({used:.3g} GiB in use)"
                     yield from self._lost(worker, "memory", reason)
 
@@ -181,8 +195,8 @@ class Supervisor:
         task = worker.task
         assert task is not None
         attempts = self._attempts[task.key]
-        if kind == "crashed" and attempts < self.limits.attempts:
-            self._waiting.append(task)
+        if kind != "timed-out" and attempts < self.limits.attempts:
+            self._again.append(task)
             yield Event(kind="retrying", task=task)
             return
         yield Event(
@@ -208,11 +222,10 @@ class Supervisor:
             self._selector.unregister(worker.results)
             worker.close()
 
-    def _stop_all(self) -> None:
+    def _stop_workers(self) -> None:
         for worker in list(self._workers):
             if worker.task is None and worker.ready:
                 worker.dismiss()
             else:
                 worker.kill()
             self._forget(worker)
-        self._selector.close()

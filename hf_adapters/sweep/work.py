@@ -24,13 +24,20 @@ Say = Callable[[str], None]
 
 #: Seed of the random weights: one for all, so that two sweeps build the same models.
 SEED = 0
+#: Parameter elements up to which a structure that many people use is judged with all its layers; larger ones, and from
+#: a lower limit on those that few use, are judged with one layer of each kind (at least two). Base-sized encoders stay
+#: whole under both.
+FULL_ELEMENTS = 400_000_000
+SPARING_ELEMENTS = 120_000_000
+_MANY_MODELS = 20
+_MANY_DOWNLOADS = 1_000_000
 
 
 def judge(payload: Json) -> Json:
     """Judge one structure in a sweep's worker.
 
     Args:
-        payload: `profile` (as `Profile.to_json`) and `release`.
+        payload: `profile` (as `Profile.to_json`), `release`, and the `models` and `downloads` that it stands for.
 
     Returns:
         The evidence: fields of the store's verdicts, and more that is kept as details.
@@ -38,18 +45,25 @@ def judge(payload: Json) -> Json:
     from hf_adapters.corpus.profiles import Profile
 
     try:
-        return judge_profile(Profile.from_json(payload["profile"]), release=payload["release"])
+        profile, budget = Profile.from_json(payload["profile"]), budget_for(payload["models"], payload["downloads"])
+        return judge_profile(profile, release=payload["release"], max_elements=budget)
     finally:
         release_memory()
 
 
-def judge_profile(profile: Profile, *, release: str, say: Say | None = None) -> Json:
+def budget_for(models: int, downloads: int) -> int:
+    """Parameter elements that a structure may have before its depth is cut, by how much depends on it."""
+    return FULL_ELEMENTS if models >= _MANY_MODELS or downloads >= _MANY_DOWNLOADS else SPARING_ELEMENTS
+
+
+def judge_profile(profile: Profile, *, release: str, say: Say | None = None, max_elements: int = FULL_ELEMENTS) -> Json:
     """Build a profile's model with seeded random weights and validate it.
 
     Args:
         profile: the structure.
         release: torch-spyre release to emulate.
         say: told about each step, in words.
+        max_elements: parameter elements above which vocabulary and then depth are cut.
     """
     from hf_adapters.corpus.build import build_model
     from hf_adapters.corpus.errors import CorpusError
@@ -57,10 +71,11 @@ def judge_profile(profile: Profile, *, release: str, say: Say | None = None) -> 
     say = say or _silent
     say(f"build: {profile.profile_id}, {profile.expected_parameter_count:,} parameters, seeded random weights")
     try:
-        built = build_model(profile, seed=SEED, release=release)
+        built = build_model(profile, seed=SEED, max_elements=max_elements, release=release)
     except CorpusError as error:
         return unbuildable(error)
-    source = ModelSource(builder=rebuild_profile, arguments={"profile": profile.to_json(), "release": release})
+    arguments = {"profile": profile.to_json(), "release": release, "max_elements": max_elements}
+    source = ModelSource(builder=rebuild_profile, arguments=arguments)
     return _judge_built(built, source, release=release, say=say)
 
 
@@ -92,12 +107,13 @@ def judge_found(found: ModelRef, *, release: str, say: Say | None = None) -> Jso
     return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
 
 
-def rebuild_profile(profile: Mapping[str, Any], release: str) -> nn.Module:
+def rebuild_profile(profile: Mapping[str, Any], release: str, max_elements: int) -> nn.Module:
     """The stock model of a profile, built again in the process that computes the reference values."""
     from hf_adapters.corpus.build import build_model
     from hf_adapters.corpus.profiles import Profile
 
-    model: nn.Module = build_model(Profile.from_json(profile), seed=SEED, release=release).model
+    found = Profile.from_json(profile)
+    model: nn.Module = build_model(found, seed=SEED, max_elements=max_elements, release=release).model
     return model
 
 

@@ -31,6 +31,10 @@ def act(payload: dict[str, Any]) -> dict[str, Any]:
         hoard = bytearray(payload["bytes"])
         hoard[::4096] = b"x" * len(hoard[::4096])
         time.sleep(3600)
+    if what == "borrow":
+        hoard = bytearray(payload["bytes"])
+        hoard[::4096] = b"x" * len(hoard[::4096])
+        time.sleep(2)
     if what == "print":
         print('{"event": "done", "key": "forged", "result": {}}', flush=True)
     if what == "sleep":

@@ -86,6 +86,19 @@ def test_a_greedy_task_is_killed_at_the_memory_limit() -> None:
     assert "memory limit of 0.195 GiB" in outcomes["0"].reason
 
 
+def test_a_task_that_needs_the_memory_of_all_workers_gets_it_alone_at_the_end() -> None:
+    mib = 1024**2
+    order = []
+    work = [Task(key="big", label="big", payload={"do": "borrow", "bytes": 300 * mib})]
+    work += [Task(key=str(index), label="small", payload={"do": "echo"}) for index in range(4)]
+    supervisor = Supervisor(ACT, limits=Limits(jobs=2, timeout=30.0, memory=220 * mib))
+    for event in supervisor.run(work):
+        if event.outcome is not None:
+            order.append((event.task.key, event.outcome.kind, event.outcome.attempts))
+    assert order[-1] == ("big", "done", 2)
+    assert {kind for _, kind, _ in order} == {"done"}
+
+
 def test_what_a_model_prints_is_no_result() -> None:
     outcomes = run([{"do": "print"}])
     assert outcomes["0"].result["echo"] == {"do": "print"}

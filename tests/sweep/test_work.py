@@ -44,7 +44,7 @@ def validated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_evidence_fits_the_store_and_survives_the_pipe(validated: list[dict[str, Any]]) -> None:
-    evidence = work.judge({"profile": TINY.to_json(), "release": "2026.07"})
+    evidence = work.judge({"profile": TINY.to_json(), "release": "2026.07", "models": 1, "downloads": 1})
     encode({"result": finite(evidence)})
     from hf_adapters.sweep.record import adapter_records, verdict_record
 
@@ -76,6 +76,19 @@ def test_the_reference_process_builds_the_same_model(validated: list[dict[str, A
     assert all(torch.equal(value, ours[name]) for name, value in again.state_dict().items())
 
 
+def test_depth_is_spent_where_much_depends_on_it(validated: list[dict[str, Any]]) -> None:
+    assert work.budget_for(1, 10) == work.budget_for(19, 999_999) == work.SPARING_ELEMENTS
+    assert work.budget_for(20, 10) == work.budget_for(1, 1_000_000) == work.FULL_ELEMENTS
+    assert work.judge_profile(TINY, release="2026.07", max_elements=1)["depth"] == "all layers", (
+        "it has two layers only"
+    )
+    mini = load_profiles()["bert.minilm-l6/v30522"]
+    evidence = work.judge_profile(mini, release="2026.07", max_elements=5_000_000)
+    assert evidence["depth"] == "distinct layers [0, 1]"
+    assert evidence["cut"]["num_hidden_layers"] == {"before": 6, "after": 2}
+    assert validated[-1]["source"].build().config.num_hidden_layers == 2
+
+
 def test_each_step_is_told(validated: list[dict[str, Any]]) -> None:
     said: list[str] = []
     work.judge_profile(TINY, release="2026.07", say=said.append)
@@ -96,7 +109,7 @@ def test_what_cannot_be_built_has_a_verdict_with_its_error_code(validated: list[
 
 @pytest.mark.slow
 def test_a_real_structure_is_accepted_on_the_emulated_device() -> None:
-    evidence = work.judge({"profile": TINY.to_json(), "release": "2026.07"})
+    evidence = work.judge({"profile": TINY.to_json(), "release": "2026.07", "models": 1, "downloads": 1})
     assert evidence["verdict"] in ("native", "adapted"), evidence
     assert evidence["multiple"] <= evidence["floor_multiple"]
     assert evidence["launches"] > 0
