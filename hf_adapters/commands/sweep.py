@@ -50,8 +50,11 @@ def sweep(
     ] = 0,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds for one structure.")] = 900.0,
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Memory limit of a worker, such as 8G.")
-    ] = "8G",
+        str | None,
+        typer.Option(
+            "--memory", metavar="SIZE", help="Memory limit of a worker, such as 8G; by default a share of all."
+        ),
+    ] = None,
     retry: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +85,7 @@ def sweep(
     from hf_adapters.sweep.supervisor import Limits
 
     try:
-        memory_bytes = parse_size(memory)
+        memory_bytes = parse_size(memory) if memory is not None else 0
     except ValueError as error:
         raise UserError(f"--memory: {error}") from None
     options = SweepOptions(

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 GIB = 1024**3
-#: Resident memory that a worker may reach before it is killed, in bytes.
-DEFAULT_MEMORY = 8 * GIB
-#: What one worker needs to be worth starting, in bytes: torch, transformers and a BERT-large in float32 and float64.
-COMFORTABLE_MEMORY = 6 * GIB
+#: What one worker needs to be worth starting, in bytes: a BERT-large with its reference process takes 7 GiB.
+COMFORTABLE_MEMORY = 8 * GIB
+#: Share of the machine's memory that all workers together may use.
+_SHARE = 0.85
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -39,6 +39,17 @@ def default_jobs(num_cores: int | None = None, memory: int | None = None) -> int
     memory = total_memory() if memory is None else memory
     by_memory = num_cores if memory == 0 else max(1, memory // COMFORTABLE_MEMORY)
     return max(1, min(num_cores, by_memory))
+
+
+def default_memory(jobs: int, memory: int | None = None) -> int:
+    """Resident bytes that each of `jobs` workers may reach before it is killed.
+
+    Args:
+        jobs: number of workers.
+        memory: physical memory in bytes; None asks the system, 0 means unknown.
+    """
+    memory = total_memory() if memory is None else memory
+    return int(_SHARE * memory) // jobs if memory else COMFORTABLE_MEMORY
 
 
 def threads_per_worker(jobs: int) -> int:

@@ -164,5 +164,5 @@ def _plain_options(options: SweepOptions) -> dict[str, object]:
         "retry": sorted(options.retry),
         "jobs": options.limits.workers(),
         "timeout": options.limits.timeout,
-        "memory": options.limits.memory,
+        "memory": options.limits.worker_memory(),
     }

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from hf_adapters.errors import HfAdaptersError
-from hf_adapters.sweep.limits import DEFAULT_MEMORY, GIB, default_jobs, threads_per_worker
+from hf_adapters.sweep.limits import GIB, default_jobs, default_memory, threads_per_worker
 from hf_adapters.sweep.messages import Json, Outcome, Task
 from hf_adapters.sweep.process import WorkerProcess, describe_exit
 from hf_adapters.sweep.surroundings import SurroundingsUnusable
@@ -32,8 +32,8 @@ class Limits:
     Attributes:
         jobs: number of worker processes.
         timeout: seconds of wall-clock time for one task.
-        memory: resident bytes of a worker with its children, beyond which it is killed; a task killed for it is
-            tried again alone, with the memory of all workers.
+        memory: resident bytes of a worker with its children, beyond which it is killed (0: an equal share of what the
+            machine has). A task killed for it is tried again alone, with the memory of all workers.
         recycle_tasks: a worker is replaced after this many tasks.
         recycle_memory: a worker is replaced when it stays above this many resident bytes after a task.
         start_timeout: seconds within which a worker must report that it has started.
@@ -42,7 +42,7 @@ class Limits:
 
     jobs: int = 0
     timeout: float = 900.0
-    memory: int = DEFAULT_MEMORY
+    memory: int = 0
     recycle_tasks: int = 40
     recycle_memory: int = 3 * GIB
     start_timeout: float = 180.0
@@ -51,6 +51,10 @@ class Limits:
     def workers(self) -> int:
         """Number of workers to start: `jobs`, or what the machine has room for when that is 0."""
         return self.jobs or default_jobs()
+
+    def worker_memory(self) -> int:
+        """Memory limit of one worker in bytes: `memory`, or a share of the machine's when that is 0."""
+        return self.memory or default_memory(self.workers())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,7 @@ class Supervisor:
         threads = str(threads_per_worker(self.limits.workers()))
         self.env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **(env or {})}
         self._num_workers = self.limits.workers()
-        self._memory = self.limits.memory
+        self._memory = self.limits.worker_memory()
         self._waiting: collections.deque[Task] = collections.deque()
         # Tasks whose process died: tried again at the end, alone, because want of memory is the usual cause.
         self._again: list[Task] = []

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from hf_adapters.sweep.limits import GIB, default_jobs, parse_size, threads_per_worker, tree_rss
+from hf_adapters.sweep.limits import GIB, default_jobs, default_memory, parse_size, threads_per_worker, tree_rss
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory_gib", "jobs"), [(2, 24, 2), (2, 7, 1), (16, 24, 4), (8, 256, 8), (1, 1, 1), (4, 0, 4)]
+    ("cores", "memory_gib", "jobs"), [(2, 24, 2), (2, 7, 1), (16, 24, 3), (8, 256, 8), (1, 1, 1), (4, 0, 4)]
 )
 def test_jobs_fit_cores_and_memory(cores: int, memory_gib: int, jobs: int) -> None:
     assert default_jobs(cores, memory_gib * GIB) == jobs
@@ -35,6 +35,11 @@ def test_sizes(text: str, size: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="is no size of memory"):
         parse_size(text)
+
+
+def test_memory_is_shared_out_among_workers() -> None:
+    assert default_memory(2, 20 * GIB) == int(8.5 * GIB)
+    assert default_memory(3, 0) == 8 * GIB
 
 
 def test_every_worker_has_a_thread() -> None:
