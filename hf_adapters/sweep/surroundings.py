@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import getpass
 import os
 import tempfile
@@ -11,7 +10,6 @@ from pathlib import Path
 from hf_adapters.errors import HfAdaptersError
 
 _PROBE_BYTES = 1 << 20
-_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 class SurroundingsUnusable(HfAdaptersError):
@@ -48,14 +46,3 @@ def cache_folders() -> dict[str, Path]:
     if not inductor:
         inductor = str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
     return {"TORCHINDUCTOR_CACHE_DIR": Path(inductor), ENVIRONMENT_VARIABLE: default_directory()}
-
-
-def fault_behind(error: BaseException | None) -> OSError | None:
-    """The full or read-only disk behind an exception, or None when the exception has another cause."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, OSError) and error.errno in _FAULTS:
-            return error
-        error = error.__cause__ or error.__context__
-    return None

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hf_adapters.sweep.messages import Json, decode, encode, finite
-from hf_adapters.sweep.surroundings import fault_behind
+from hf_adapters.validation.faults import fault_behind
 
 Work = Callable[[Json], Json]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hf_adapters.validation import conduct
+from hf_adapters.validation.faults import fault_behind
 from hf_adapters.validation.runners import Execution
 from hf_adapters.validation.types import Judgement, Validation
 from hf_adapters.validation.unsupported import unsupported_in
@@ -13,7 +14,13 @@ from spyre_backend.errors import SpyreUnsupported
 
 
 def failed_run(base: Validation, error: Exception) -> Validation:
-    """`uncovered` when the device refused something, else `crashed`."""
+    """`uncovered` when the device refused something, else `crashed`.
+
+    Raises:
+        Exception: the error itself, when a full or read-only disk is behind it.
+    """
+    if fault_behind(error) is not None:
+        raise error
     refused = unsupported_in(error)
     if refused is None:
         return replace(base, verdict="crashed", reason=one_line(error))
