@@ -10,7 +10,7 @@
 // One object file for every machine: the loader picks the widest version that
 // the processor runs.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
-#define SPYRE_SIMD __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#define SPYRE_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define SPYRE_SIMD
 #endif
