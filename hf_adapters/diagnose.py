@@ -156,7 +156,7 @@ def _of_numbers(
     if off is not None:
         within = inside(model, _named(batches, off), apply, off.place, thresholds, exact=True)
         return _of_place(model, "wrong", f"differs from stock in float64 from {off.place} on", off, within)
-    reference, floor = run_reference(model, batches, "mean"), run_floor(model, batches, "mean")
+    reference, floor = run_reference(model, batches, "mean"), run_floor(model, batches, "mean").recording
     off = first_off(batches, recording, reference, floor_limits(floor, reference, thresholds, batches))
     if off is None:
         return Diagnosis(kind="none", message="runs, and every layer stays within the noise floor")

@@ -127,7 +127,14 @@ def _attempt(
         weights_after=weights_digest(task.model),
         weights_reference=judge.digest(),
     )
-    judgement = judge.judge(Candidate(recording=execution.recording, exact=recording, conduct=(*found, *checks)))
+    judgement = judge.judge(
+        Candidate(
+            recording=execution.recording,
+            exact=recording,
+            multiplications=execution.multiplications,
+            conduct=(*found, *checks),
+        )
+    )
     return verdicts.judged(base, execution, judgement, task.foreign_patch or bool(adapters))
 
 

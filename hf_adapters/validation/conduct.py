@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hf_adapters.validation.runners import Execution
 from hf_adapters.validation.types import Check
+from hf_adapters.validation.work import LEAST_SHARE
 
 ALLOWED_FALLBACKS = ("lookup", "integer")
 """Embedding look-ups and the preparation of integer inputs may run on the CPU; computation may not (design:
@@ -71,3 +72,12 @@ def checks(
             ),
         )
     return out
+
+
+def work_checks(done: int | None, stock: float) -> list[Check]:
+    """Whether the device multiplied about as much as the stock model does; none when the runner cannot tell."""
+    if done is None:
+        return []
+    least = LEAST_SHARE * stock
+    detail = "multiplications of matrix products; fewer mean skipped work, or work done off the device"
+    return [Check(name=ON_DEVICE, passed=done >= least, where="work", value=float(done), limit=least, detail=detail)]

@@ -48,6 +48,8 @@ HEAVY = {
 """The computations a transformer layer consists of; done in another format than DL16 they were not done on the device
 (D1.6)."""
 
+PRODUCTS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm}
+
 FP32_HEAVY = {aten._softmax, aten.native_layer_norm}
 """Of those, the ones the device can run in float32, by their parts (D1.6)."""
 
@@ -99,6 +101,8 @@ class FormatLog:
     """Operations with a DL16 result, by name."""
     off_format: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Heavy computations on another dtype than the device computes in, by (op, dtype)."""
+    multiplications: int = 0
+    """Multiplications of the matrix products done in DL16."""
 
 
 class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -134,6 +138,9 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_heavy(packet, [leaf for leaf in leaves if leaf.dtype != torch.float16])
             return func(*inner_args, **inner_kwargs)
         self.log.dl16_ops[str(packet)] += 1
+        if packet in PRODUCTS:
+            left, right = inner_args[-2:]
+            self.log.multiplications += left.numel() * right.shape[-1]
         if handler is not None:
             out = handler(self.settings, *inner_args, **inner_kwargs)
         else:

@@ -15,6 +15,9 @@ from hf_adapters.validation.dl16_tensor import DL16Tensor
 from hf_adapters.validation.inputs import InputSet
 
 Pooling = Literal["mean", "cls", "last"]
+MODEL_PLACES = ("last_hidden_state", "pooled")
+"""Places of a recording that are results of the whole model."""
+
 POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
 
 
@@ -78,6 +81,12 @@ def record(
             values[f"{batch.name}/last_hidden_state"] = to_host(hidden)
         values[f"{batch.name}/pooled"] = pooled(output, batch.valid, pooling)
     return Recording(values)
+
+
+def positions(recording: Recording) -> int:
+    """Positions `batch * length` in all layer outputs of a recording, padding included."""
+    layers = (v for k, v in recording.values.items() if k.partition("/")[2] not in MODEL_PLACES and v.dim() == 3)
+    return sum(value.shape[0] * value.shape[1] for value in layers)
 
 
 def last_hidden_state(output: Any) -> Tensor | None:

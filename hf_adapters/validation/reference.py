@@ -22,9 +22,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from hf_adapters.validation import conduct
 from hf_adapters.validation.acceptance import Evidence, UnusableReference, judge
 from hf_adapters.validation.inputs import InputSet
-from hf_adapters.validation.recording import Pooling, Recording
+from hf_adapters.validation.recording import Pooling, Recording, positions
 from hf_adapters.validation.runners import run_float64, run_floor, run_reference, weights_digest
 from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Check, Judgement, Thresholds
@@ -38,6 +39,7 @@ class Candidate:
 
     recording: Recording
     exact: Recording | None
+    multiplications: int | None
     conduct: tuple[Check, ...]
 
 
@@ -89,7 +91,8 @@ class InlineJudge:
         with capabilities.use(release or capabilities.current().release):
             self._digest = weights_digest(model)
             self._reference = run_reference(model, input_sets, pooling)
-            self._floor = run_floor(model, input_sets, pooling)
+            floor = run_floor(model, input_sets, pooling)
+            self._floor, self._multiplications = floor.recording, floor.multiplications or 0
         # Only a patched candidate is compared in float64; a stock one that is accepted never needs these values.
         self._exact: Recording | None = None
         self._compute_exact: Callable[[], Recording] | None = lambda: run_float64(model, input_sets, pooling)
@@ -109,9 +112,15 @@ class InlineJudge:
             candidate=candidate.recording,
             exact_reference=self._exact or Recording({}),
             exact_candidate=candidate.exact,
-            conduct=candidate.conduct,
+            conduct=(*candidate.conduct, *self._work(candidate)),
         )
         return judge(evidence, self._thresholds)
+
+    def _work(self, candidate: Candidate) -> list[Check]:
+        """Padding to buckets multiplies more; the stock work is scaled to as many positions as the candidate's layers
+        had."""
+        padded = positions(candidate.recording) / max(1, positions(self._reference))
+        return conduct.work_checks(candidate.multiplications, self._multiplications * max(1.0, padded))
 
     def close(self) -> None:
         """See `Judge`."""
@@ -238,7 +247,9 @@ class ProcessJudge:
             files = {"recording": _save(candidate.recording, Path(folder) / "recording.safetensors")}
             if candidate.exact is not None:
                 files["exact"] = _save(candidate.exact, Path(folder) / "exact.safetensors")
-            answer = self._server.call("judge", (files, json.dumps([asdict(check) for check in candidate.conduct])))
+            answer = self._server.call(
+                "judge", (files, candidate.multiplications, json.dumps([asdict(check) for check in candidate.conduct]))
+            )
         return Judgement.from_dict(json.loads(answer))
 
     def close(self) -> None:
@@ -289,12 +300,17 @@ def _open(state: dict[str, InlineJudge], request: _Request) -> str:
     return state["judge"].digest()
 
 
-def _judge(state: dict[str, InlineJudge], payload: tuple[dict[str, str], str]) -> str:
-    files, conduct = payload
+def _judge(state: dict[str, InlineJudge], payload: tuple[dict[str, str], int | None, str]) -> str:
+    files, multiplications, conduct_json = payload
     exact = Recording(load_file(files["exact"])) if "exact" in files else None
-    checks = tuple(Check(**check) for check in json.loads(conduct))
+    checks = tuple(Check(**check) for check in json.loads(conduct_json))
     judgement = state["judge"].judge(
-        Candidate(recording=Recording(load_file(files["recording"])), exact=exact, conduct=checks)
+        Candidate(
+            recording=Recording(load_file(files["recording"])),
+            exact=exact,
+            multiplications=multiplications,
+            conduct=checks,
+        )
     )
     return json.dumps(asdict(judgement))
 

@@ -24,6 +24,7 @@ from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.places import located, regions, trail
 from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
 from hf_adapters.validation.unsupported import unsupported_in
+from hf_adapters.validation.work import device_work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,8 @@ class Execution:
     """Device programs launched; None when the runner has no device."""
     computed_elsewhere: Mapping[str, int] = field(default_factory=dict)
     """Heavy computations done off the device or in another format -> calls."""
+    multiplications: int | None = None
+    """Multiplications of matrix products on the device; None when the runner cannot tell."""
     layers: int = 0
     """Repeated layers that were called at least once."""
     seconds: float = 0.0
@@ -70,10 +73,10 @@ def run_float64(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooli
         return record(model, input_sets, layers=repeated_layers(model), pooling=pooling)
 
 
-def run_floor(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Recording:
-    """Values of a stock model in the device's number format, without device or patch; its error against
+def run_floor(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+    """A stock model in the device's number format, without device or patch; its error against
     `run_reference` is the noise floor."""
-    return Simulated()(model, input_sets, pooling).recording
+    return Simulated()(model, input_sets, pooling)
 
 
 class Simulated:
@@ -93,6 +96,7 @@ class Simulated:
         return Execution(
             recording=recording,
             computed_elsewhere={f"{op} in {dtype}": calls for (op, dtype), calls in log.off_format.items()},
+            multiplications=log.multiplications,
             layers=_layers_called(recording, layers),
             seconds=time.perf_counter() - started,
         )
@@ -152,7 +156,7 @@ class Device:
             device = torch.spyre  # type: ignore[attr-defined]
             device.reset_fallback_counts()
             device.reset_launch_count()
-            with torch.no_grad(), _located_refusals(compiled):
+            with torch.no_grad(), _located_refusals(compiled), device_work() as work:
                 recording = record(compiled, on_device(input_sets), layers=layers, pooling=pooling)
             counts: dict[tuple[str, str], int] = dict(device.fallback_counts())
             launches = int(device.launch_count())
@@ -162,6 +166,7 @@ class Device:
             recording=recording,
             fallbacks=counts,
             launches=launches,
+            multiplications=work.multiplications,
             layers=_layers_called(recording, layers),
             seconds=time.perf_counter() - started,
         )

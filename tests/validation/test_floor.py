@@ -18,7 +18,7 @@ from tests.validation import structures
 
 def _floor(model: torch.nn.Module) -> float:
     batch = draw(spec_of(model), name="a", lengths=(33, 20), padding="right", seed=1)
-    reference, floor = run_reference(model, [batch], "mean"), run_floor(model, [batch], "mean")
+    reference, floor = run_reference(model, [batch], "mean"), run_floor(model, [batch], "mean").recording
     return max(
         float(metrics.vector_errors(floor.values[key], value, batch.valid).amax())
         for key, value in reference.values.items()

@@ -96,6 +96,23 @@ def test_right_numbers_that_the_device_did_not_compute() -> None:
     assert "computed on the device" in found.reason
 
 
+class Lazy(Simulated):
+    """Right numbers for half of the work."""
+
+    name = "lazy"
+
+    def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+        done = super().__call__(model, input_sets, pooling)
+        assert done.multiplications
+        return Execution(recording=done.recording, multiplications=done.multiplications // 2, layers=done.layers)
+
+
+def test_right_numbers_for_too_little_work() -> None:
+    found = validate(structures.build("bert"), reference="process", runner=Lazy())
+    assert found.verdict == "mismatch"
+    assert "multiplications" in found.reason
+
+
 def test_a_stock_model_that_yields_nan_is_no_reference() -> None:
     model = structures.build("bert")
     with torch.no_grad():
