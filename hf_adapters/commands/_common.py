@@ -76,10 +76,10 @@ def explain_error(error: Exception) -> tuple[str, int]:
         return text, 2
     if isinstance(error, OSError):
         return _explain_os_error(error, text), 2
-    if (fault := fault_behind(error)) is not None:
-        return _explain_os_error(fault, str(fault)), 2
     if _is_expected(error):
         return text, 2
+    if (fault := fault_behind(error)) is not None:
+        return _explain_os_error(fault, str(fault)), 2
     return f"{type(error).__name__}: {text} (a defect of hf-adapters; {DEBUG_VARIABLE}=1 shows where)", 3
 
 
@@ -94,7 +94,10 @@ def _is_expected(error: Exception) -> bool:
 def _explain_os_error(error: OSError, text: str) -> str:
     where = f" at {error.filename}" if error.filename else ""
     if error.errno == errno.ENOSPC:
-        return f"no space left on the device{where}: free some, or move the caches with TORCHINDUCTOR_CACHE_DIR and SPYRE_CACHE_DIR, the database with --db"
+        advice = (
+            "free some, or move the caches with TORCHINDUCTOR_CACHE_DIR and SPYRE_CACHE_DIR, the database with --db"
+        )
+        return f"no space left on the device{where}: {advice}"
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return f"no permission to write{where}: choose another place or change its permissions"
     return text
