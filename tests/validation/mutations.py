@@ -105,7 +105,7 @@ def _zero_head(model: nn.Module, stack: ExitStack) -> int:
 
 def _skip_layer(model: nn.Module, stack: ExitStack) -> int:
     layers = list(repeated_layers(model).values())
-    stack.enter_context(replaced_forward(layers[1], lambda hidden, *args, **kwargs: hidden * 1))
+    stack.enter_context(replaced_forward(layers[len(layers) // 2], lambda hidden, *args, **kwargs: hidden * 1))
     return 1
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
 import pytest
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hf_adapters.diagnose import diagnose
 from hf_adapters.validate import validate
 from hf_adapters.validation.types import Validation
 from tests.validation import structures
 from tests.validation.mutations import NUMERIC
+from tests.validation.surgery import feed_forward_linears, replaced_forward
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -69,3 +76,24 @@ def test_real_weights_are_accepted_in_process_isolation() -> None:
     assert found.cosine_min is not None
     assert found.cosine_min > 0.999
     assert found.neighbours_kept == 1.0
+
+
+def _on_the_host(module: nn.Linear, x: Tensor) -> Tensor:
+    y = F.linear(x.cpu().float(), module.weight.cpu().float(), module.bias.cpu().float())
+    return y.to(x.dtype).to(x.device)
+
+
+@contextmanager
+def _feed_forward_on_the_host(model: nn.Module) -> Iterator[nn.Module]:
+    with ExitStack() as stack:
+        for linear in feed_forward_linears(model):
+            stack.enter_context(replaced_forward(linear, partial(_on_the_host, linear)))
+        yield model
+
+
+def test_right_numbers_computed_on_the_host_are_rejected() -> None:
+    found = _validated("bert", patch=_feed_forward_on_the_host)
+    assert found.verdict == "mismatch", found.reason
+    assert "multiplications" in found.reason
+    assert found.multiple is not None
+    assert found.multiple < 4, "the numbers themselves are right"
