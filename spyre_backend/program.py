@@ -104,8 +104,8 @@ class Op:
     """One device operation.
 
     ``name`` is the device function (D4.7): "add", "batchmatmul", "sum", "ReStickifyOpHBM", ...  The iteration space is
-    ``dims``; its last ``reduced`` dims are reduced (matmul: one, K).  ``batchmatmul`` has inputs A (stride 0 on N) and B
-    (stride 0 on M) over dims ``(*batch, M, N, K)``.  ``gather`` has inputs (table, index); its table operand has
+    ``dims``; its last ``reduced`` dims are reduced (matmul: one, K).  ``batchmatmul`` has inputs A (stride 0 on N) and
+    B (stride 0 on M) over dims ``(*batch, M, N, K)``.  ``gather`` has inputs (table, index); its table operand has
     stride 0 on nothing that the index replaces: attrs["index_stride"] table elements are skipped for each index value.
     ``split`` is the number of core slices of each dim (D4.4), 1 where undivided.
     """
@@ -144,7 +144,7 @@ class Program:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON without origins and name: equal programs share it whichever layer they serve."""
+        """SHA-256 of the canonical JSON without origins and name: equal programs of all layers share it."""
         data = asdict(self)
         data.pop("name")
         for op in data["ops"]:

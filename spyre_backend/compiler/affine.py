@@ -35,9 +35,11 @@ class Affine:
     offset: int
 
     def scaled(self, factor: int) -> Affine:
+        """``factor`` times this form."""
         return Affine({v: c * factor for v, c in self.terms.items()}, self.offset * factor)
 
     def plus(self, other: Affine) -> Affine:
+        """The sum of both forms."""
         terms = dict(self.terms)
         for var, coefficient in other.terms.items():
             terms[var] = terms.get(var, 0) + coefficient

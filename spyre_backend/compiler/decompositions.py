@@ -49,6 +49,11 @@ def _(x: Tensor, op: str, rule: str, detail: str) -> Tensor:
     return torch.empty_like(x)
 
 
+def _refused(x: Tensor, op: str, rule: str, detail: str) -> Tensor:
+    marked: Tensor = refused(x, op, rule, detail)
+    return marked
+
+
 def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """D5.3: amax, sub, exp, sum, div in the input's own dtype (the leak of D1.5 comes from exp)."""
     if half_to_float:
@@ -84,7 +89,8 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float
 def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """D5.3: mean(x*x), rsqrt(mean + eps), mul, in the input's dtype; one normalised dim only."""
     if len(normalized_shape) != 1:
-        return refused(x, "aten.rms_norm.default", "layer-norm-shape", f"normalized_shape={list(normalized_shape)}")
+        detail = f"normalized_shape={list(normalized_shape)}"
+        return _refused(x, "aten.rms_norm.default", "layer-norm-shape", detail)
     tiny = torch.finfo(x.dtype).eps if eps is None else eps
     normed = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + tiny)
     return normed if weight is None else normed * weight
@@ -106,7 +112,7 @@ def scaled_dot_product_attention(
     A causal mask is made on the CPU (tril runs there, D5.2); dropout is refused.
     """
     if dropout_p > 0:
-        return refused(query, "aten.scaled_dot_product_attention.default", "dropout", f"dropout_p={dropout_p}")
+        return _refused(query, "aten.scaled_dot_product_attention.default", "dropout", f"dropout_p={dropout_p}")
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (_expand_heads(t, groups) for t in (key, value))

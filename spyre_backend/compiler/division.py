@@ -1,6 +1,7 @@
 """Stage 6, work division over the cores (D4.4): span reduction first, then divisors of the output dims, K last.
 
-The split of a dim divides it evenly; a stick dim is counted in sticks; reduced dims stay whole, but for the K of a matmul.
+The split of a dim divides it evenly; a stick dim is counted in sticks; reduced dims stay whole, but for the K of a
+matmul.
 Every tensor's per-core span and every loop's trip count is checked against the limits of D1.4.
 """
 
@@ -119,8 +120,8 @@ def _check(graph: Graph, op: Op, split: list[int], counts: list[int], limits: Li
                 "span-limit",
                 op=op.name,
                 detail=(
-                    f"Cannot satisfy span limit for tensor {operand.tensor}: size {list(buffer.size)}, splits {split}. Best "
-                    f"span={span}, limit={limits.span_limit_bytes}."
+                    f"Cannot satisfy span limit for tensor {operand.tensor}: size {list(buffer.size)}, splits {split}. "
+                    f"Best span={span}, limit={limits.span_limit_bytes}."
                 ),
                 shapes=[buffer.size],
                 dtypes=[buffer.dtype],
@@ -132,7 +133,10 @@ def _check(graph: Graph, op: Op, split: list[int], counts: list[int], limits: Li
             raise refuse(
                 "trip-count",
                 op=op.name,
-                detail=f"loop over dim {dim} of {list(op.dims)} makes {trips} trips on each core, limit {limits.loop_count_max}",
+                detail=(
+                    f"loop over dim {dim} of {list(op.dims)} makes {trips} trips on each core, "
+                    f"limit {limits.loop_count_max}"
+                ),
                 shapes=[op.dims],
                 dtypes=[op.output.dtype],
                 origin=op.origin,

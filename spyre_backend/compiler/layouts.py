@@ -1,7 +1,7 @@
 """Stage 4, stick layouts: how a tensor lies in 128-byte sticks, and which loop variable runs along a stick.
 
-The default layout is D2.2; legality of an access is D2.5 and D6.11.  A buffer's layout is described by the host dim that
-runs along the stick, or None for a sparse stick (one logical element in each, D2.1).
+The default layout is D2.2; legality of an access is D2.5 and D6.11.  A buffer's layout is described by the host dim
+that runs along the stick, or None for a sparse stick (one logical element in each, D2.1).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stage 2, post-grad passes: the operator table (D5) is applied to the aten graph, before anything is lowered.
 
 Every aten op on a device tensor must be in the table or take the table's default.  Ops that run on the host are marked
-and become counted fallbacks; what the device cannot do is refused here, where the module path and the user's source line
-are still known.
+and become counted fallbacks; what the device cannot do is refused here, where the module path and the user's source
+line are still known.
 """
 
 from __future__ import annotations

@@ -188,7 +188,10 @@ def pad(node: Node, entry: OperatorEntry) -> None:
 
 
 def cat(node: Node, entry: OperatorEntry) -> None:
-    """D6.2 a, D2.8 (#3133): rotate-half by slices and cat of pieces below one stick (setting ``rope_half_by_slices``)."""
+    """D6.2 a, D2.8 (#3133): rotate-half by slices and cat of pieces below one stick.
+
+    D6.11 would let such slices be restickified; the setting ``rope_half_by_slices`` takes the observed refusal.
+    """
     if capabilities.current().settings.rope_half_by_slices != "reject" or node.target is not aten.cat.default:
         return
     pieces = node.args[0]

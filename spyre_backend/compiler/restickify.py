@@ -101,8 +101,8 @@ def _text(error: IllegalAccess) -> str:
     if error.rule == "view-stick-split":
         return f"Could not find a host dimension matching stick expr {error.expression}"
     return (
-        f"Unexpected stick expression {error.expression}: expected Mod(var, 64), a bare variable, 0, or any of those with a "
-        "constant offset"
+        f"Unexpected stick expression {error.expression}: expected Mod(var, 64), a bare variable, 0, or any of those "
+        "with a constant offset"
     )
 
 

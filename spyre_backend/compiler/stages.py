@@ -1,7 +1,7 @@
 """The stages of the compiler, in pipeline order, and a recorder that lets people read what each one did.
 
-``SPYRE_LOGS=stick-layouts,program`` (or ``all``) prints stages as they happen; :func:`recording` collects them, which is
-what ``hf-adapters explain`` shows.
+``SPYRE_LOGS=stick-layouts,program`` (or ``all``) prints stages as they happen; :func:`recording` collects them, which
+is what ``hf-adapters explain`` shows.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def _result_dtype(function: str, args: tuple[Any, ...]) -> torch.dtype:
 
 
 def root_access(name: str) -> tuple[str, int]:
-    """The buffer that owns the storage which ``name`` reads or writes (cat pieces, mutated inputs), and where it begins.
+    """The buffer that owns the storage which ``name`` reads or writes, and where in it ``name`` begins.
 
     A piece of a cat is indexed from its own start; a mutated input is indexed through its own layout already.
     """

@@ -157,7 +157,7 @@ def _substituted(value: Value, replacement: dict[sympy.Symbol, sympy.Expr]) -> V
 
 
 class _BodyTranslator:
-    """Turns one body into operations: every device function of the body becomes one operation with its own temporary."""
+    """Turns one body into operations: every device function in it becomes one, with a temporary of its own."""
 
     def __init__(self, owner: Translator, body: Body, origin: Origin) -> None:
         self.owner = owner

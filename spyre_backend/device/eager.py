@@ -86,7 +86,7 @@ OTHERS = (
     "index_select",
 )
 HOST_WHEN_FALLBACK = frozenset({"embedding", "index_select"})
-"""Operators with a host kernel of their own (a look-up of rows), used where the release does not look up on the device."""
+"""Operators with a host kernel of their own: a look-up of rows straight from device memory."""
 
 REFUSABLE = ("index.Tensor", "index_add", "index_put")
 """Operators that run on the host but for what the release refuses in eager mode (D6.9)."""
@@ -102,7 +102,7 @@ def install() -> None:
     global _library
     if _library is not None:
         return
-    _library = torch.library.Library("aten", "IMPL")
+    _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     for name in (*POINTWISE, *OTHERS):
         if name not in HOST_WHEN_FALLBACK:
             _implement(_library, name, _functional(_overload(name)), "PrivateUse1")
