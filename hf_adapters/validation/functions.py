@@ -235,6 +235,11 @@ def _same(ours: Tensor | None, stock: Tensor | None, limit: float) -> bool:
     )
 
 
+def _uncached(argument: Any) -> Any:
+    """A key-value cache grows with each call of a module, so a module is called again without it."""
+    return None if hasattr(argument, "get_seq_length") and hasattr(argument, "update") else argument
+
+
 def _recorded_calls(model: nn.Module, paths: Sequence[str], batch: InputSet) -> dict[str, Call]:
     modules = dict(model.named_modules())
     calls: dict[str, Call] = {}
@@ -247,7 +252,7 @@ def _recorded_calls(model: nn.Module, paths: Sequence[str], batch: InputSet) -> 
 def _pre_hooks(modules: dict[str, nn.Module], calls: dict[str, Call]) -> Iterator[None]:
     def hook(path: str) -> Callable[..., None]:
         def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            calls.setdefault(path, Call(args, {k: v for k, v in kwargs.items() if k != "past_key_values"}))
+            calls.setdefault(path, Call(tuple(map(_uncached, args)), {k: _uncached(v) for k, v in kwargs.items()}))
 
         return keep
 

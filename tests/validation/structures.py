@@ -72,7 +72,7 @@ def _minilm() -> nn.Module:
 
 def _qwen3() -> nn.Module:
     return transformers.Qwen3Model(
-        transformers.Qwen3Config(**SMALL, num_attention_heads=2, num_key_value_heads=1, head_dim=64, use_cache=False)
+        transformers.Qwen3Config(**SMALL, num_attention_heads=2, num_key_value_heads=1, head_dim=64)
     )
 
 
@@ -99,7 +99,7 @@ def _modernbert() -> nn.Module:
 
 def _gpt2() -> nn.Module:
     return transformers.GPT2Model(
-        transformers.GPT2Config(vocab_size=503, n_embd=128, n_layer=3, n_head=2, n_positions=96, use_cache=False)
+        transformers.GPT2Config(vocab_size=503, n_embd=128, n_layer=3, n_head=2, n_positions=96)
     )
 
 
