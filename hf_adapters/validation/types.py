@@ -32,7 +32,9 @@ class Thresholds:
     """Least rank correlation of similarities; where the number format alone keeps less, `floor_multiple` times its
     loss is accepted."""
     equivalence: float = 1e-9
-    """Largest relative error in float64 of a patched model, module or function against the stock one."""
+    """Largest relative error in float64 of a replaced module, and of the first layer of the model."""
+    equivalence_growth: float = 100.0
+    """How much larger the float64 error of the model may be behind one layer than behind the one before it."""
     floor_minimum: float = 2.0**-10
     """Least noise floor: one rounding to DL16's 9 fraction bits (D1.5)."""
 
