@@ -35,7 +35,7 @@ class Limits:
         memory: resident bytes of a worker with its children, beyond which it is killed (0: an equal share of what the
             machine has). A task killed for it is tried again alone, with the memory of all workers.
         recycle_tasks: a worker is replaced after this many tasks.
-        recycle_memory: a worker is replaced when it stays above this many resident bytes after a task.
+        recycle_memory: a worker is replaced when it stays above this many resident bytes after a task (0: half its limit).
         start_timeout: seconds within which a worker must report that it has started.
         attempts: how often a task whose process dies is tried; the second time alone, after all others.
     """
@@ -44,7 +44,7 @@ class Limits:
     timeout: float = 900.0
     memory: int = 0
     recycle_tasks: int = 40
-    recycle_memory: int = 3 * GIB
+    recycle_memory: int = 0
     start_timeout: float = 180.0
     attempts: int = 2
 
@@ -163,7 +163,7 @@ class Supervisor:
             peak_rss=max(worker.peak_rss, worker.rss()),
         )
         worker.finish()
-        if worker.num_done >= self.limits.recycle_tasks or worker.rss() > self.limits.recycle_memory:
+        if worker.num_done >= self.limits.recycle_tasks or worker.rss() > (self.limits.recycle_memory or self._memory // 2):
             self._retire(worker)
         yield Event(kind="finished", task=task, outcome=outcome)
 
