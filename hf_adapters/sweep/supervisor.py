@@ -35,7 +35,7 @@ class Limits:
         memory: resident bytes of a worker with its children, beyond which it is killed (0: an equal share of what the
             machine has). A task killed for it is tried again alone, with the memory of all workers.
         recycle_tasks: a worker is replaced after this many tasks.
-        recycle_memory: a worker is replaced when it stays above this many resident bytes after a task (0: half its limit).
+        recycle_memory: a worker that stays above this many resident bytes after a task is replaced (0: half its limit).
         start_timeout: seconds within which a worker must report that it has started.
         attempts: how often a task whose process dies is tried; the second time alone, after all others.
     """
@@ -163,7 +163,8 @@ class Supervisor:
             peak_rss=max(worker.peak_rss, worker.rss()),
         )
         worker.finish()
-        if worker.num_done >= self.limits.recycle_tasks or worker.rss() > (self.limits.recycle_memory or self._memory // 2):
+        bound = self.limits.recycle_memory or self._memory // 2
+        if worker.num_done >= self.limits.recycle_tasks or worker.rss() > bound:
             self._retire(worker)
         yield Event(kind="finished", task=task, outcome=outcome)
 
