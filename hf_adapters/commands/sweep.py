@@ -33,43 +33,48 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Try at most N structures, those with the highest impact.")
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="FAMILY", help="Only structures of this model_type; repeatable."),
+]
+Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Worker processes; 0 takes what cores and memory allow.")]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help="Memory limit of a worker, such as 8G; by default a share of all."),
+]
+Retry = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--retry",
+        metavar="VERDICT",
+        help="Try structures with this verdict again; repeatable; 'failed' means all not accepted.",
+    ),
+]
+Source = Annotated[
+    str | None, typer.Option("--source", help="Ranking to use: bundled, or one that was pulled or imported.")
+]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Where the HTML report goes; next to the database by default."),
+]
+
+
 @friendly
 def sweep(
     top: Annotated[int, typer.Option("--top", min=1, help="Judge the N most downloaded models.")] = 10_000,
     db: Database = DEFAULT_DATABASE,
     backend_release: Release = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Try at most N structures, those with the highest impact.")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="FAMILY", help="Only structures of this model_type; repeatable."),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=0, help="Worker processes; 0 takes what cores and memory allow.")
-    ] = 0,
+    limit: Limit = None,
+    only: Only = None,
+    jobs: Jobs = 0,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds for one structure.")] = 900.0,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory", metavar="SIZE", help="Memory limit of a worker, such as 8G; by default a share of all."
-        ),
-    ] = None,
-    retry: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--retry",
-            metavar="VERDICT",
-            help="Try structures with this verdict again; repeatable; 'failed' means all not accepted.",
-        ),
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option("--source", help="Ranking to use: bundled, or one that was pulled or imported.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Where the HTML report goes; next to the database by default."),
-    ] = None,
+    memory: Memory = None,
+    retry: Retry = None,
+    source: Source = None,
+    html: Html = None,
     # The work function is replaced in tests only, therefore it is no part of the help.
     work: Annotated[str | None, typer.Option("--work", hidden=True)] = None,
 ) -> None:
