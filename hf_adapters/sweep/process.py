@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 from hf_adapters.sweep.limits import tree_rss
 from hf_adapters.sweep.messages import Json, Task, decode, encode
+from hf_adapters.sweep.surroundings import INDUCTOR_VARIABLE, inductor_cache
 
 _TAIL_BYTES = 4000
 _EXIT_SECONDS = 5.0
@@ -28,6 +30,10 @@ class WorkerProcess:
 
     def __init__(self, work: str, env: dict[str, str]) -> None:
         read_end, write_end = os.pipe()
+        # Temporary files of a worker that is killed would stay for ever, so each has a folder that goes with it; the
+        # cache of compiled graphs, by default a neighbour of the temporary files, must stay shared.
+        self._scratch = tempfile.mkdtemp(prefix="hf-adapters-worker-")
+        own = {"TMPDIR": self._scratch, INDUCTOR_VARIABLE: str(inductor_cache())}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hf_adapters.sweep.worker", str(write_end), work],
@@ -35,7 +41,7 @@ class WorkerProcess:
             stdout=self._log,
             stderr=self._log,
             pass_fds=(write_end,),
-            env={**os.environ, **env},
+            env={**os.environ, **env, **own},
             # Its own process group: Ctrl-C in the terminal reaches the supervisor only, a kill the children, too.
             start_new_session=True,
         )
@@ -131,9 +137,10 @@ class WorkerProcess:
         return os.pread(self._log.fileno(), _TAIL_BYTES, start).decode(errors="replace").strip()
 
     def close(self) -> None:
-        """Release the pipe and the log; the log's tail stays readable."""
+        """Release the pipe, the log and the temporary files; the log's tail stays readable."""
         self._tail = self.log_tail()
         self._log.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
         os.close(self.results)
 
     def _log_size(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hf_adapters.errors import HfAdaptersError
 
+INDUCTOR_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _PROBE_BYTES = 1 << 20
 
 
@@ -42,7 +43,10 @@ def cache_folders() -> dict[str, Path]:
     """Folders that compiling writes to, by the environment variable that moves each."""
     from spyre_backend.runtime.cache import ENVIRONMENT_VARIABLE, default_directory
 
-    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if not inductor:
-        inductor = str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
-    return {"TORCHINDUCTOR_CACHE_DIR": Path(inductor), ENVIRONMENT_VARIABLE: default_directory()}
+    return {INDUCTOR_VARIABLE: inductor_cache(), ENVIRONMENT_VARIABLE: default_directory()}
+
+
+def inductor_cache() -> Path:
+    """Where Inductor keeps compiled graphs: the variable's folder, else one for this user among the temporary files."""
+    chosen = os.environ.get(INDUCTOR_VARIABLE)
+    return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ def act(payload: dict[str, Any]) -> dict[str, Any]:
         hoard = bytearray(payload["bytes"])
         hoard[::4096] = b"x" * len(hoard[::4096])
         time.sleep(3600)
+    if what == "litter":
+        (Path(tempfile.mkdtemp()) / "large.bin").write_bytes(b"x")
+        Path(payload["note"]).write_text(tempfile.gettempdir())
+        os.kill(os.getpid(), signal.SIGKILL)
     if what == "borrow":
         hoard = bytearray(payload["bytes"])
         hoard[::4096] = b"x" * len(hoard[::4096])

@@ -133,6 +133,14 @@ def test_threads_are_shared_out_among_workers(monkeypatch: pytest.MonkeyPatch) -
     assert Supervisor(ACT, limits=Limits(jobs=2)).env["OMP_NUM_THREADS"] == "4"
 
 
+def test_a_killed_worker_leaves_no_temporary_files(tmp_path: Path) -> None:
+    outcomes = run([{"do": "litter", "note": str(tmp_path / "note")}])
+    assert outcomes["0"].kind == "crashed"
+    scratch = Path((tmp_path / "note").read_text())
+    assert scratch.name.startswith("hf-adapters-worker-")
+    assert not scratch.exists()
+
+
 def test_a_full_disk_stops_the_sweep_and_blames_no_model() -> None:
     supervisor = Supervisor(ACT, limits=Limits(jobs=1))
     events = supervisor.run([Task(key="k", label="some-model", payload={"do": "full-disk"})])
