@@ -235,7 +235,7 @@ def _ranking(evidence: Evidence, thresholds: Thresholds) -> tuple[metrics.Rankin
 
 
 def _all_pooled(recording: Recording, sets: Sequence[InputSet]) -> Tensor:
-    return torch.cat([recording.values[f"{batch.name}/{POOLED}"] for batch in sets if not batch.exact_only])
+    return torch.cat([recording.values[f"{batch.name}/{POOLED}"] for batch in sets if batch.use != "float64"])
 
 
 def _rejected(checks: Sequence[Check], exact_error: float) -> Judgement:

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 Padding = Literal["right", "left", "none"]
 
 WINDOW_MARGIN = 9
-LONGEST_EXACT = 640
-"""Longest row for the float64 comparison alone; sliding windows of large decoders (4096) are not reached."""
+LARGE = 100_000_000
+LONGEST_EXACT, SHORTER_EXACT = 640, 160
+"""Longest row for the float64 comparison alone, and that of large structures; windows of 4096 are not reached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,8 @@ class InputSpec:
     token_types: int
     accepts: tuple[str, ...]
     """Keyword arguments of the model's forward."""
+    elements: int = 0
+    """Parameter elements outside of embedding tables: what a token costs."""
     window: int | None = None
     """Tokens that a sliding-window layer attends to; None without such a layer."""
 
@@ -46,8 +49,8 @@ class InputSet:
     """`input_ids` and `attention_mask` int64 `[batch, length]`, and `token_type_ids` where the model has more than
     one."""
     padding: Padding
-    exact_only: bool = False
-    """Compared in float64 on the CPU only, not run on the device."""
+    use: Literal["both", "device", "float64"] = "both"
+    """Whether the batch is executed, compared in float64, or both."""
 
     @property
     def valid(self) -> Tensor:
@@ -81,6 +84,7 @@ def spec_of(model: nn.Module) -> InputSpec:
         pad_token=pad if isinstance(pad, int) and 0 <= pad < vocabulary else 0,
         token_types=getattr(text, "type_vocab_size", 0) or 0,
         accepts=accepts,
+        elements=_elements(model),
         window=_window(text),
     )
 
@@ -125,22 +129,26 @@ def draw(
 
 
 def standard_sets(spec: InputSpec, seed: int) -> tuple[InputSet, ...]:
-    """The batches of a validation: right padding, left padding, one row of more than one stick, and a second batch of
-    the first shape.
+    """The batches of a validation: right padding, left padding, one row of more than one stick, and a fresh batch.
 
-    The second batch, whose padding holds the padding id, finds results cached by shape or by earlier inputs. Lengths
-    are odd on purpose; 64 is the device's stick (D2.2). Where layers attend to a window, a row longer than the window
-    is added for the comparison in float64: shorter ones look the same with and without it.
+    The fresh one has the shape of the first and holds the padding id where it is padded; it finds results cached by
+    shape or by earlier inputs, and is executed only. Lengths are odd on purpose, and one row is a single token; 64 is
+    the device's stick (D2.2). Where layers attend to a window, a row longer than the window is added for the comparison
+    in float64 alone: shorter rows look the same with and without it. Structures of more than `LARGE` elements outside
+    their embeddings get shorter rows, which cost less and cover the same cases.
     """
+    long, short = (17, 11) if spec.elements > LARGE else (33, 19)
     sets = [
-        draw(spec, name="right", lengths=(33, 7, 1, 21), padding="right", seed=seed),
-        draw(spec, name="left", lengths=(19, 5, 12, 17), padding="left", seed=seed + 1),
+        draw(spec, name="right", lengths=(long, 1), padding="right", seed=seed),
+        draw(spec, name="left", lengths=(short, 6), padding="left", seed=seed + 1),
         draw(spec, name="single", lengths=(69,), padding="none", seed=seed + 2),
-        draw(spec, name="fresh", lengths=(9, 27, 15, 3), padding="right", seed=seed + 3, width=33, fill="pad"),
     ]
-    if spec.window is not None and spec.window + WINDOW_MARGIN <= min(LONGEST_EXACT, spec.max_length):
+    fresh = draw(spec, name="fresh", lengths=(12, 9), padding="right", seed=seed + 3, width=long, fill="pad")
+    sets.append(replace(fresh, use="device"))
+    longest = SHORTER_EXACT if spec.elements > LARGE else LONGEST_EXACT
+    if spec.window is not None and spec.window + WINDOW_MARGIN <= min(longest, spec.max_length):
         beyond = draw(spec, name="beyond window", lengths=(spec.window + WINDOW_MARGIN,), padding="none", seed=seed + 4)
-        sets.append(replace(beyond, exact_only=True))
+        sets.append(replace(beyond, use="float64"))
     return tuple(sets)
 
 
@@ -178,6 +186,11 @@ def _token_table(model: nn.Module) -> nn.Embedding:
             "pass inputs=[{'input_ids': ...}, ...]"
         )
     return max(tables, key=lambda table: table.num_embeddings)
+
+
+def _elements(model: nn.Module) -> int:
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    return sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in tables)
 
 
 def _window(config: Any) -> int | None:

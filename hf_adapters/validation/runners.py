@@ -63,14 +63,15 @@ def run_reference(model: nn.Module, input_sets: Sequence[InputSet], pooling: Poo
 
 def on_device(input_sets: Sequence[InputSet]) -> list[InputSet]:
     """The sets that are executed, without those for float64 alone."""
-    return [batch for batch in input_sets if not batch.exact_only]
+    return [batch for batch in input_sets if batch.use != "float64"]
 
 
 def run_float64(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Recording:
     """Values in float64 arithmetic on the CPU; the model's weights stay float32."""
     refresh_derived(model)
+    compared = [batch for batch in input_sets if batch.use != "device"]
     with in_float64():
-        return record(model, input_sets, layers=repeated_layers(model), pooling=pooling)
+        return record(model, compared, layers=repeated_layers(model), pooling=pooling)
 
 
 def run_floor(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
