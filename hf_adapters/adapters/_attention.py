@@ -209,11 +209,6 @@ def spyre_attention(
         raise NotImplementedError("attention dropout is not available on the device; call model.eval() first")
     if s_aux is not None:
         raise NotImplementedError(f"attention sinks of {type(module).__name__} are not supported by this adapter")
-    real = getattr(module, "real_scaling", None)
-    if real is not None:
-        scaling = real
-    if scaling is None:
-        scaling = query.shape[-1] ** -0.5
     if attention_mask is None and query.shape[2] > 1 and _causal(module, is_causal):
         steps = torch.arange(key.shape[2])
         visible = steps[None, :] <= steps[-query.shape[2] :, None]
@@ -225,12 +220,20 @@ def spyre_attention(
         key,
         value,
         attention_mask,
-        scaling,
+        _scaling(module, query, scaling),
         bias=position_bias,
         softcap=softcap,
         empty_rows=getattr(module, "empty_rows", "zero"),
     )
     return output.transpose(1, 2).contiguous(), weights
+
+
+def _scaling(module: nn.Module, query: Tensor, asked: float | None) -> float:
+    """The factor of the scores: that of the unpadded heads where heads are padded."""
+    real: float | None = getattr(module, "real_scaling", None)
+    if real is not None:
+        return real
+    return float(query.shape[-1] ** -0.5) if asked is None else asked
 
 
 def _causal(module: nn.Module, asked: bool | None) -> bool:

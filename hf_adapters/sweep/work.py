@@ -25,10 +25,9 @@ Say = Callable[[str], None]
 #: Seed of the random weights: one for all, so that two sweeps build the same models.
 SEED = 0
 #: Parameter elements up to which a structure that many people use is judged with all its layers; larger ones, and from
-#: a lower limit on those that few use, are judged with one layer of each kind (at least two). Base-sized encoders stay
-#: whole under both.
+#: a lower limit on those that few use, are judged with one layer of each kind (at least two), as the verdict says.
 FULL_ELEMENTS = 400_000_000
-SPARING_ELEMENTS = 120_000_000
+SPARING_ELEMENTS = 60_000_000
 _MANY_MODELS = 20
 _MANY_DOWNLOADS = 1_000_000
 
