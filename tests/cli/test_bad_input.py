@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, error_line
+from tests.cli.conftest import Done, Run, error_line
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,17 @@ def test_a_read_only_database(hf_adapters: Run, tmp_path: Path) -> None:
     assert "chmod u+w" in line
 
 
-def test_no_network_on_corpus_pull(hf_adapters: Run) -> None:
-    line = error_line(hf_adapters("corpus", "pull", "--top", "5", HF_ENDPOINT="http://127.0.0.1:9"))
+def test_no_network_on_corpus_pull(tmp_path: Path) -> None:
+    """In a process of its own: huggingface_hub reads HF_ENDPOINT once, when it is imported."""
+    code = "import sys; from hf_adapters.cli import main; sys.exit(main(sys.argv[1:]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "corpus", "pull", "--top", "5"],
+        cwd=tmp_path,
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    line = error_line(Done(ended.returncode, ended.stdout, ended.stderr))
     assert "the Hub at http://127.0.0.1:9 cannot be reached" in line
 
 
