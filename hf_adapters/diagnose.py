@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hf_adapters.patching import patched
 from hf_adapters.validate import check_arguments, evaluating
-from hf_adapters.validation.attempts import Patch
+from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet, draw, spec_of, structure_seed
 from hf_adapters.validation.localise import Off, first_off, floor_limits, inside
 from hf_adapters.validation.recording import Recording

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from hf_adapters.errors import HfAdaptersError
 from hf_adapters.patching import patch_state, patched
 from hf_adapters.validation.acceptance import UnusableReference
-from hf_adapters.validation.attempts import Patch, Task, verdict
+from hf_adapters.validation.attempts import Task, verdict
+from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets, structure_seed
 from hf_adapters.validation.recording import POOLINGS, Pooling
 from hf_adapters.validation.reference import InlineJudge, Judge, ProcessJudge

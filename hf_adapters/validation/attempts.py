@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from torch import nn
 
 from hf_adapters.patching import patch_state
 from hf_adapters.validation import conduct, functions, verdicts
+from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.recording import Pooling, Recording
 from hf_adapters.validation.reference import Candidate, Judge
 from hf_adapters.validation.runners import Device, Execution, Runner, on_device, run_float64, weights_digest
 from hf_adapters.validation.types import Check, Thresholds, Validation
-
-Patch = Callable[[nn.Module], AbstractContextManager[nn.Module]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,23 +79,18 @@ def _adapted(task: Task, judge: Judge, base: Validation) -> Validation:
 def _exact(task: Task, adapters: dict[str, str], sites: list[str]) -> tuple[Recording, list[Check]]:
     """The patched model and its replaced modules in float64; patched anew, for compiling takes a patch off again."""
     batch = min(on_device(task.input_sets), key=lambda s: (s.kwargs["input_ids"].shape[0] == 1, s.tokens))
-    tried = functions.representatives(task.model, sites)
-    probes = functions.probe_stock(task.model, functions.enclosing(task.model, tried), batch) if tried else None
     with task.patch(task.model) as candidate:
-        checks = [
-            Check(
-                name="same patch",
-                passed=_hashes(candidate) == adapters,
-                where="candidate",
-                value=None,
-                limit=None,
-                detail="the patch compared in float64 is the one that ran",
-            )
-        ]
+        same = Check(
+            name="same patch",
+            passed=_hashes(candidate) == adapters,
+            where="candidate",
+            value=None,
+            limit=None,
+            detail="the patch compared in float64 is the one that ran",
+        )
         recording = run_float64(candidate, task.input_sets, task.pooling)
-        if probes is not None:
-            checks += functions.compare(candidate, tried, probes, batch, task.thresholds)
-    return recording, checks
+    tried = functions.representatives(task.model, sites)
+    return recording, [same, *functions.compare_sites(task.model, tried, task.patch, batch, task.thresholds)]
 
 
 def _attempt(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -53,8 +53,8 @@ PRODUCTS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm}
 FP32_HEAVY = {aten._softmax, aten.native_layer_norm}
 """Of those, the ones the device can run in float32, by their parts (D1.6)."""
 
-HELD_WEIGHTS = 128 * 1024 * 1024
-"""Weight elements kept converted during one run (512 MiB); more are converted at each use."""
+ON_DEVICE = "_holds_dl16"
+"""Attribute of a float16 tensor whose values have been converted to DL16 already; see `load`."""
 
 MOVEMENT = {
     aten.clone,
@@ -112,8 +112,6 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.settings = settings
         self.log = log
-        self._weights: dict[int, Tensor] = {}
-        self._held = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -166,21 +164,9 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(leaf, Tensor) or leaf.dtype != torch.float16:
             return leaf
         base = leaf if leaf._base is None else leaf._base
-        if not isinstance(base, nn.Parameter):
-            return dl16.from_host(leaf, self.settings)
-        return self._weight(base).as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
-
-    def _weight(self, parameter: Tensor) -> Tensor:
-        """A weight on the device, converted once and kept while there is room."""
-        held = self._weights.get(id(parameter))
-        if held is None:
-            held = dl16.from_host(parameter, self.settings)
-            if not parameter.is_contiguous():
-                held = torch.empty_like(parameter, dtype=torch.float32).copy_(held)
-            if self._held + held.numel() <= HELD_WEIGHTS:
-                self._weights[id(parameter)] = held
-                self._held += held.numel()
-        return held
+        if getattr(base, ON_DEVICE, False):
+            return leaf.to(torch.float32)
+        return dl16.from_host(leaf, self.settings)
 
     def _round(self, leaf: Any) -> Any:
         return dl16.rounded(leaf, self.settings) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32 else leaf
@@ -236,6 +222,16 @@ def device_format(settings: Numerics | None = None) -> Iterator[FormatLog]:
     log = FormatLog()
     with torch.no_grad(), _AttentionMode(), _DeviceFormatMode(settings or dl16.numerics(), log):
         yield log
+
+
+def load(weight: Tensor, settings: Numerics | None = None) -> Tensor:
+    """A float16 weight as the device holds it, as a float16 tensor that is not converted again at each use.
+
+    float16 holds every DL16 number of its own normal range; a halved subnormal loses at most 2^-25.
+    """
+    held = dl16.from_host(weight, settings).to(torch.float16)
+    setattr(held, ON_DEVICE, True)
+    return held
 
 
 def _wrap(leaf: Any) -> Any:

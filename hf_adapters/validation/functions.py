@@ -11,8 +11,8 @@ keeps its contract is compared instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from hf_adapters.validation.float64 import in_float64
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.recording import repeated_layers
 from hf_adapters.validation.types import Check, Thresholds
+
+Patch = Callable[[nn.Module], AbstractContextManager[nn.Module]]
 
 NAME = "module equivalence"
 MIXED_GAIN = 16.0
@@ -53,14 +55,6 @@ class Call:
         old = self.activation()
         swap: Callable[[Any], Any] = lambda item: value if item is old else item  # noqa: E731
         return Call(tuple(swap(a) for a in self.args), {k: swap(v) for k, v in self.kwargs.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class Probes:
-    """What the stock model did at each path: the recorded call and the outputs for it and for each tail."""
-
-    calls: dict[str, Call]
-    outputs: dict[str, dict[str, Tensor]]
 
 
 def enclosing(model: nn.Module, paths: Iterable[str]) -> list[str]:
@@ -93,64 +87,59 @@ def representatives(model: nn.Module, paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(path for group in kinds.values() for path in (group[0], group[-1])))
 
 
-def probe_stock(model: nn.Module, paths: Sequence[str], batch: InputSet) -> Probes:
-    """Record the stock side. The model must be unpatched.
-
-    Args:
-        model: stock, float32, on the CPU.
-        paths: modules to observe; give `enclosing(model, sites)`.
-        batch: the inputs.
-    """
-    with in_float64():
-        calls = _recorded_calls(model, paths, batch)
-        modules = dict(model.named_modules())
-        outputs = {path: dict(_outputs(modules[path], call, call.activation())) for path, call in calls.items()}
-    return Probes(calls, outputs)
-
-
-def compare(
-    model: nn.Module, sites: Sequence[str], probes: Probes, batch: InputSet, thresholds: Thresholds
+def compare_sites(
+    model: nn.Module, sites: Sequence[str], patch: Patch, batch: InputSet, thresholds: Thresholds
 ) -> list[Check]:
-    """Compare the patched model, module by module, with what `probe_stock` recorded.
+    """Compare patched modules with the stock ones, in float64.
 
     Args:
-        model: the same model, patched.
-        sites: paths that adapters changed.
-        probes: the stock side, of paths that include the sites.
-        batch: the inputs that were recorded.
+        model: stock, float32, on the CPU; patched and restored inside.
+        sites: paths of the modules that adapters changed, without repetition of equal ones (`representatives`).
+        patch: context manager that patches the model.
+        batch: the inputs from which activations are recorded.
         thresholds: `equivalence` is the limit.
 
     Returns:
-        One check for each site tried; a site whose contract changed up to the model itself is left to the whole-model
-        comparison.
+        One check for each module compared; a site whose contract changed up to its layer is left to the comparison of
+        the whole model.
     """
+    paths = enclosing(model, sites)
     with in_float64():
-        calls = _recorded_calls(model, list(probes.calls), batch)
-        modules = dict(model.named_modules())
-        done: dict[str, Check] = {}
-        for site in sites:
-            path = site
-            while path and path not in done:
-                check = _compare_one(path, modules.get(path), calls.get(path), probes, thresholds)
-                if check is not None:
-                    done[path] = check
-                    break
-                path = path.rpartition(".")[0]
+        stock_calls = _recorded_calls(model, paths, batch)
+    with patch(model) as candidate, in_float64():
+        our_calls = _recorded_calls(candidate, paths, batch)
+    done: dict[str, Check] = {}
+    pending = [site for site in sites if site in paths]
+    while pending:
+        kept = [p for p in pending if _same_inputs(stock_calls.get(p), our_calls.get(p), thresholds.equivalence)]
+        with in_float64():
+            expected = _all_outputs(model, kept, stock_calls, stock_calls)
+        with patch(model) as candidate, in_float64():
+            actual = _all_outputs(candidate, kept, our_calls, stock_calls)
+        for path in kept:
+            check = _check(path, actual[path], expected[path], thresholds)
+            if check is not None:
+                done[path] = check
+        around = (path.rpartition(".")[0] for path in pending if path not in done)
+        pending = [path for path in dict.fromkeys(around) if path in paths and path not in done]
     return list(done.values())
 
 
-def _compare_one(
-    path: str, module: nn.Module | None, call: Call | None, probes: Probes, thresholds: Thresholds
+def _same_inputs(stock: Call | None, ours: Call | None, limit: float) -> bool:
+    return stock is not None and ours is not None and _same(ours.activation(), stock.activation(), limit)
+
+
+def _all_outputs(
+    model: nn.Module, paths: Sequence[str], calls: Mapping[str, Call], activations: Mapping[str, Call]
+) -> dict[str, dict[str, Tensor]]:
+    modules = dict(model.named_modules())
+    return {p: dict(_outputs(modules[p], calls[p], activations[p].activation())) for p in paths}
+
+
+def _check(
+    path: str, actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], thresholds: Thresholds
 ) -> Check | None:
     """None when this module's contract changed, so that a module around it has to be compared."""
-    stock_call = probes.calls.get(path)
-    if module is None or call is None or stock_call is None:
-        return None
-    ours, stock = call.activation(), stock_call.activation()
-    if ours is None or stock is None or not _same(ours, stock, thresholds.equivalence):
-        return None
-    expected = probes.outputs[path]
-    actual = dict(_outputs(module, call, stock))
     if not _same(actual.get("recorded"), expected.get("recorded"), thresholds.equivalence):
         return None
     worst, where = 0.0, "recorded"
@@ -199,7 +188,10 @@ def _outputs(module: nn.Module, call: Call, activation: Tensor | None) -> Iterat
     pointwise = not any(parameter.dim() > 1 for parameter in module.parameters())
     for name, value in tails(activation, pointwise=pointwise).items():
         varied = call.with_activation(value)
-        output = _tensor(module(*varied.args, **varied.kwargs))
+        try:
+            output = _tensor(module(*varied.args, **varied.kwargs))
+        except Exception:  # a module that cannot be called alone is compared where it is called
+            continue
         if output is not None:
             yield name, output.detach().to(torch.float64)
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_adapters.validation import metrics
-from hf_adapters.validation.attempts import Patch
 from hf_adapters.validation.float64 import in_float64
 from hf_adapters.validation.floor import device_format
+from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.recording import Recording, record, repeated_layers
 from hf_adapters.validation.runners import half_copy, refresh_derived

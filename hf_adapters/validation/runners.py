@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hf_adapters.patching import patch_state
 from hf_adapters.validation.float64 import in_float64
-from hf_adapters.validation.floor import device_format
+from hf_adapters.validation.floor import ON_DEVICE, device_format, load
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.places import located, regions, trail
 from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
@@ -91,6 +91,10 @@ class Simulated:
         started = time.perf_counter()
         narrow = half_copy(model)
         refresh_derived(narrow)
+        for parameter in narrow.parameters():
+            if parameter.dtype == torch.float16:
+                parameter.data = load(parameter.data)
+                setattr(parameter, ON_DEVICE, True)
         layers = repeated_layers(narrow)
         with device_format() as log:
             recording = record(narrow, on_device(input_sets), layers=layers, pooling=pooling)
@@ -199,14 +203,10 @@ def weights_digest(model: nn.Module) -> str:
             digest.update(seen[key].encode())
             continue
         seen[key] = name
-        digest.update(memoryview(_bytes_of(tensor)))
+        digest.update(_bytes_of(tensor))
     return digest.hexdigest()
 
 
-def _bytes_of(tensor: Tensor) -> bytes:
-    contiguous = tensor.detach().cpu().contiguous()
-    return (
-        contiguous.view(torch.uint8).numpy().tobytes()
-        if contiguous.dim()
-        else contiguous.reshape(1).view(torch.uint8).numpy().tobytes()
-    )
+def _bytes_of(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import hf_adapters
 from hf_adapters.validate import ValidationInputError, validate
@@ -21,6 +22,7 @@ from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Thresholds, Validation
 from spyre_backend.errors import SpyreUnsupported
 from tests.validation import structures
+from tests.validation.surgery import replaced_child, replaced_forward, with_hook
 
 
 class Failing:
@@ -200,14 +202,44 @@ def test_a_fault_outside_the_recorded_range_is_found_by_the_tails() -> None:
     model = structures.build("bert")
     batch = draw(spec_of(model), name="a", lengths=(9, 5), padding="right", seed=0)
     site = "encoder.layer.0.intermediate.intermediate_act_fn"
-    probes = functions.probe_stock(model, functions.enclosing(model, [site]), batch)
-    assert functions.compare(model, [site], probes, batch, Thresholds())[0].passed
-    stock = model.get_submodule(site)
-    clamped = type("Clamped", (nn.Module,), {"forward": lambda self, x: stock(x.clamp(-20, 20))})()
-    model.encoder.layer[0].intermediate.intermediate_act_fn = clamped
-    found = functions.compare(model, [site], probes, batch, Thresholds())
-    assert [check.passed for check in found] == [False]
-    assert found[0].detail.endswith(("large", "ramp", "one outlier", "positive"))
+    parent = model.encoder.layer[0].intermediate
+    stock = parent.intermediate_act_fn
+
+    def with_range(limit: float) -> Callable[[nn.Module], AbstractContextManager[nn.Module]]:
+        clamped = type("Clamped", (nn.Module,), {"forward": lambda self, x: stock(x.clamp(-limit, limit))})()
+
+        @contextmanager
+        def patch(patched: nn.Module) -> Iterator[nn.Module]:
+            with replaced_child(parent, "intermediate_act_fn", clamped):
+                yield patched
+
+        return patch
+
+    right = functions.compare_sites(model, [site], with_range(1e9), batch, Thresholds())
+    assert [check.passed for check in right] == [True]
+    wrong = functions.compare_sites(model, [site], with_range(20.0), batch, Thresholds())
+    assert [(check.where, check.passed) for check in wrong] == [(site, False)]
+    assert wrong[0].detail.endswith(("large", "ramp", "one outlier", "positive"))
+
+
+def test_a_module_whose_contract_changed_is_compared_where_it_is_called() -> None:
+    model = structures.build("bert")
+    batch = draw(spec_of(model), name="a", lengths=(9, 5), padding="right", seed=0)
+    block = model.encoder.layer[0]
+
+    @contextmanager
+    def swapped(patched: nn.Module) -> Iterator[nn.Module]:
+        """The halves of the feed-forward block change places, and its second map knows."""
+        first, second = block.intermediate, block.output.dense
+        turned = second.weight.roll(128, 1)
+        with (
+            with_hook(first, lambda _m, _a, out: out.roll(128, -1)),
+            replaced_forward(second, lambda x: F.linear(x, turned, second.bias)),
+        ):
+            yield patched
+
+    found = functions.compare_sites(model, ["encoder.layer.0.intermediate"], swapped, batch, Thresholds())
+    assert [(check.where, check.passed) for check in found] == [("encoder.layer.0", True)]
 
 
 @contextmanager
