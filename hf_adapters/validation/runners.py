@@ -209,4 +209,4 @@ def weights_digest(model: nn.Module) -> str:
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
