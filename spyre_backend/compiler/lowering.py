@@ -24,7 +24,6 @@ from spyre_backend.compiler.origins import origin_of
 from spyre_backend.compiler.trace import declare_functions
 
 aten = torch.ops.aten
-prims = torch.ops.prims
 
 CONFIG: dict[str, Any] = {
     "comprehensive_padding": False,

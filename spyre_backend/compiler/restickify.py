@@ -42,8 +42,9 @@ def place(graph: Graph, exported: frozenset[str]) -> list[str]:
         SpyreUnsupported: an access or an operand combination has no legal form.
     """
     state = Placement(graph=graph, exported=exported, ops=[], notes=[], moved={})
+    in_pieces = _partly_written(graph)
     for buffer in graph.buffers.values():
-        if buffer.external or buffer.name in _partly_written(graph):
+        if buffer.external or buffer.name in in_pieces:
             buffer.layout = layout_of(buffer, default_stick_dim(buffer))
     for op in graph.ops:
         _place_op(state, op)

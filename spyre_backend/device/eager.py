@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -82,11 +82,7 @@ OTHERS = (
     "cat",
     "constant_pad_nd",
     "topk",
-    "embedding",
-    "index_select",
 )
-HOST_WHEN_FALLBACK = frozenset({"embedding", "index_select"})
-"""Operators with a host kernel of their own: a look-up of rows straight from device memory."""
 
 REFUSABLE = ("index.Tensor", "index_add", "index_put")
 """Operators that run on the host but for what the release refuses in eager mode (D6.9)."""
@@ -104,8 +100,7 @@ def install() -> None:
         return
     _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     for name in (*POINTWISE, *OTHERS):
-        if name not in HOST_WHEN_FALLBACK:
-            _implement(_library, name, _functional(_overload(name)), "PrivateUse1")
+        _implement(_library, name, _functional(_overload(name)), "PrivateUse1")
     for name in IN_PLACE:
         _implement(_library, name, _in_place(_overload(name)), "PrivateUse1")
     for name in REFUSABLE:
@@ -280,8 +275,3 @@ def _detached(compiled: Any) -> Callable[..., Any]:
             return compiled(*(t.detach() for t in tensors))
 
     return call
-
-
-def names() -> Iterator[str]:
-    """The aten overloads that have an eager kernel."""
-    yield from (*POINTWISE, *OTHERS, *IN_PLACE)

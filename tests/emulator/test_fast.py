@@ -108,10 +108,12 @@ def test_overlapping_copy_within_one_tensor_reads_the_old_values() -> None:
 def test_empty_iteration_spaces_do_nothing(size: tuple[int, ...]) -> None:
     x, y = spec("x", "input", size), spec("y", "output", size)
     steps = tuple(range(len(size), 0, -1))
+    out = torch.full((3,), 7.0)
     execute(
         program((x, y), op("exp", size, (operand(x, steps),), operand(y, steps))),
-        {"x": torch.zeros(0), "y": torch.zeros(0)},
+        {"x": torch.zeros(0), "y": out},
     )
+    assert out.tolist() == [7.0, 7.0, 7.0]
 
 
 def test_a_sum_of_nothing_is_zero() -> None:
