@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_adapters import _capture
+from hf_adapters._importable import importable
 from hf_adapters._inputs import Call, is_text_model, prepare
 from hf_adapters._outputs import check_attentions, to_caller
 from hf_adapters._patcher import Patcher
@@ -82,6 +83,7 @@ def run(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             stack.enter_context(_release(state.release))
         if state.backend is not None:
             stack.enter_context(strict_dynamo())
+            stack.enter_context(importable(model))
         _bring_up_to_date(model, state)
         runner = _run_text if is_text_model(model) else _run_module
         return runner(model, state, args, kwargs)
