@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 TensorKind = Literal["input", "output", "inout", "temp"]
+Padding = Literal["zero", "garbage"]
 Scalar = float | int | bool
 
 
@@ -48,7 +49,9 @@ class TensorSpec:
     """A tensor of a program.
 
     ``dtype`` is the torch dtype's name ("float16"); ``size`` and ``stride`` are in elements as the host sees them.  A
-    ``temp`` is contiguous in its own strides and lives only while the program runs.
+    ``temp`` is contiguous in its own strides and lives only while the program runs: in the scratchpads at
+    ``lx_address`` (the same byte address on every core, D4.5), or else in the bundle's region of device memory at byte
+    ``hbm_offset``.  ``padding`` says what the lanes beyond the logical elements of a stick hold.
     """
 
     name: str
@@ -58,6 +61,8 @@ class TensorSpec:
     stride: tuple[int, ...]
     layout: StickLayout
     lx_address: int | None = None
+    hbm_offset: int | None = None
+    padding: Padding = "garbage"
 
     @property
     def storage_elements(self) -> int:
@@ -107,7 +112,10 @@ class Op:
     ``dims``; its last ``reduced`` dims are reduced (matmul: one, K).  ``batchmatmul`` has inputs A (stride 0 on N) and
     B (stride 0 on M) over dims ``(*batch, M, N, K)``.  ``gather`` has inputs (table, index); its table operand has
     stride 0 on nothing that the index replaces: attrs["index_stride"] table elements are skipped for each index value.
-    ``split`` is the number of core slices of each dim (D4.4), 1 where undivided.
+    ``split`` is the number of core slices of each dim (D4.4), 1 where undivided; ``core_order`` numbers the cores along
+    the ring: the divided dims from the fastest-varying digit of the core number to the slowest (all dims, last first,
+    if empty).  :mod:`spyre_backend.slices` turns both into ranges.  ``LxRelayout`` moves a scratchpad-resident tensor
+    over the ring from the division of its input to that of its output (D7.6).
     """
 
     name: str
@@ -117,6 +125,7 @@ class Op:
     output: Operand
     attrs: dict[str, Scalar | str] = field(default_factory=dict)
     split: tuple[int, ...] = ()
+    core_order: tuple[int, ...] = ()
     origin: Origin = Origin()
 
 
@@ -185,6 +194,7 @@ def _op(data: dict[str, Any]) -> Op:
         "inputs": tuple(_operand(item) for item in data["inputs"]),
         "output": output,
         "split": tuple(data["split"]),
+        "core_order": tuple(data["core_order"]),
         "origin": Origin(**data["origin"]),
     }
     return Op(**{**data, **fixed})
