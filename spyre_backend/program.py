@@ -49,9 +49,11 @@ class TensorSpec:
     """A tensor of a program.
 
     ``dtype`` is the torch dtype's name ("float16"); ``size`` and ``stride`` are in elements as the host sees them.  A
-    ``temp`` is contiguous in its own strides and lives only while the program runs: in the scratchpads at
-    ``lx_address`` (the same byte address on every core, D4.5), or else in the bundle's region of device memory at byte
-    ``hbm_offset``.  ``padding`` says what the lanes beyond the logical elements of a stick hold.
+    ``temp`` is contiguous in its own strides and lives only from its first to its last operation: in the scratchpads
+    at ``lx_address`` (the same byte address on every core, D4.5), or else in the bundle's region of device memory at
+    byte ``hbm_offset``.  Temps whose lives do not meet may share bytes.  What a core holds of a scratchpad resident,
+    and who may read it, is defined in :mod:`spyre_backend.slices`.  ``padding`` says what the lanes beyond the logical
+    elements of a stick hold.
     """
 
     name: str
@@ -114,8 +116,9 @@ class Op:
     stride 0 on nothing that the index replaces: attrs["index_stride"] table elements are skipped for each index value.
     ``split`` is the number of core slices of each dim (D4.4), 1 where undivided; ``core_order`` numbers the cores along
     the ring: the divided dims from the fastest-varying digit of the core number to the slowest (all dims, last first,
-    if empty).  :mod:`spyre_backend.slices` turns both into ranges.  ``LxRelayout`` moves a scratchpad-resident tensor
-    over the ring from the division of its input to that of its output (D7.6).
+    if empty).  :mod:`spyre_backend.slices` turns both into ranges.  ``LxRelayout`` copies a scratchpad resident over
+    the ring into another one that is divided otherwise (D7.6); its division is that of the new tensor, and a dim of
+    stride 0 in both operands counts copies: each of its slices gets one.
     """
 
     name: str

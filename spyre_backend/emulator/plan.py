@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -130,6 +130,8 @@ def _step(
     writers: Mapping[str, list[int]],
     released: tuple[str, ...],
 ) -> Step:
+    if op.name == "LxRelayout":
+        op = _one_copy(op)
     if not 0 <= op.reduced <= len(op.dims) or any(extent < 0 for extent in op.dims):
         raise ExecutionError(f"{op.reduced} reduced dims of iteration space {list(op.dims)}")
     dtypes = tuple(operand.dtype for operand in op.inputs)
@@ -169,6 +171,11 @@ def _step(
         shares=isinstance(copied, Operand) and _may_share(position, op, copied, writers),
         released=released,
     )
+
+
+def _one_copy(op: Op) -> Op:
+    """A relayout without its dims of copies (stride 0), which only say how many cores hold the same elements."""
+    return replace(op, dims=tuple(n if s else min(n, 1) for n, s in zip(op.dims, op.output.strides, strict=True)))
 
 
 def _may_share(position: int, op: Op, source: Operand, writers: Mapping[str, list[int]]) -> bool:

@@ -227,13 +227,14 @@ POINTWISE: dict[str, Primitive] = {
     "fp32todl16": identity,
     "fill": identity,
     "ReStickifyOpHBM": identity,
+    "LxRelayout": identity,
     "powi": powi,
     "square": square,
     "layernormscale": layernormscale,
     "layernormnorm": layernormnorm,
 }
 
-COPIES = frozenset({"identity", "to_dtype", "dl16tofp32", "fp32todl16", "fill", "ReStickifyOpHBM"})
+COPIES = frozenset({"identity", "to_dtype", "dl16tofp32", "fp32todl16", "fill", "ReStickifyOpHBM", "LxRelayout"})
 """Operations that only move, cast and round their operand."""
 
 _SELECTIONS = {"abs", "neg", "sign", "floor", "ceil", "relufwd", "clip", "maximum", "minimum", "max", "min", "where3"}
