@@ -34,6 +34,7 @@ from hf_adapters.errors import (
 
 if TYPE_CHECKING:
     from hf_adapters.catalogue import catalogue
+    from hf_adapters.diagnose import diagnose
     from hf_adapters.patching import patch, patch_report, patched, unpatch
     from hf_adapters.protocols import Adapter, PatchReport
     from hf_adapters.runner import compile, decompile
@@ -45,6 +46,7 @@ _LAZY = {
     "catalogue": "hf_adapters.catalogue",
     "compile": "hf_adapters.runner",
     "decompile": "hf_adapters.runner",
+    "diagnose": "hf_adapters.diagnose",
     "patch": "hf_adapters.patching",
     "patch_report": "hf_adapters.patching",
     "patched": "hf_adapters.patching",
@@ -71,6 +73,7 @@ __all__ = [
     "catalogue",
     "compile",
     "decompile",
+    "diagnose",
     "patch",
     "patch_report",
     "patched",

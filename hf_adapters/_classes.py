@@ -125,7 +125,7 @@ def copy_function(function: Any, names: Mapping[str, Callable[..., Any]]) -> Any
         ValueError: when none of the functions involved uses one of the names, so that the copy would change nothing.
     """
     used: set[str] = set()
-    copied = _copy_function(function, names, used)
+    copied = _copy_function(function, names, used, {})
     missing = set(names) - used
     if missing:
         raise ValueError(
@@ -134,12 +134,18 @@ def copy_function(function: Any, names: Mapping[str, Callable[..., Any]]) -> Any
     return copied
 
 
-def _copy_function(function: Any, names: Mapping[str, Callable[..., Any]], used: set[str]) -> Any:
+def _copy_function(
+    function: Any, names: Mapping[str, Callable[..., Any]], used: set[str], done: dict[int, types.FunctionType]
+) -> types.FunctionType:
     mine = {n for n in names if n in _global_names(function.__code__)}
     used |= mine
-    cells = tuple(_copy_cell(cell, names, used) for cell in function.__closure__ or ())
     scope = _scope(function.__globals__, {n: names[n] for n in mine}) if mine else function.__globals__
+    cells = tuple(types.CellType() for _ in function.__closure__ or ())
     copied = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells or None)
+    # Before the closure is looked into: decorated functions may reach themselves through it.
+    done[id(function)] = copied
+    for cell, stock in zip(cells, function.__closure__ or (), strict=True):
+        _fill_cell(cell, stock, names, used, done)
     copied.__kwdefaults__ = function.__kwdefaults__
     copied.__annotations__ = dict(function.__annotations__)
     copied.__qualname__ = function.__qualname__
@@ -156,6 +162,14 @@ def _is_copy_of(cell: types.CellType, function: Any) -> bool:
     return isinstance(content, types.FunctionType) and content.__code__ is function.__code__
 
 
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
@@ -163,18 +177,28 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _copy_cell(cell: types.CellType, names: Mapping[str, Callable[..., Any]], used: set[str]) -> types.CellType:
-    content = _content(cell)
-    if isinstance(content, types.FunctionType) and _reaches(content, names):
-        return types.CellType(_copy_function(content, names, used))
-    return cell
+def _fill_cell(
+    cell: types.CellType,
+    stock: types.CellType,
+    names: Mapping[str, Callable[..., Any]],
+    used: set[str],
+    done: dict[int, types.FunctionType],
+) -> None:
+    content = _content(stock)
+    if isinstance(content, types.FunctionType) and _reaches(content, names, set()):
+        content = done.get(id(content)) or _copy_function(content, names, used, done)
+    if content is not None or not _is_empty(stock):
+        cell.cell_contents = content
 
 
-def _reaches(function: types.FunctionType, names: Mapping[str, Callable[..., Any]]) -> bool:
+def _reaches(function: types.FunctionType, names: Mapping[str, Callable[..., Any]], seen: set[int]) -> bool:
+    if id(function) in seen:
+        return False
+    seen.add(id(function))
     if any(n in _global_names(function.__code__) for n in names):
         return True
     contents = [_content(cell) for cell in function.__closure__ or ()]
-    return any(isinstance(c, types.FunctionType) and c is not function and _reaches(c, names) for c in contents)
+    return any(isinstance(c, types.FunctionType) and _reaches(c, names, seen) for c in contents)
 
 
 def _global_names(code: types.CodeType) -> set[str]:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from hf_adapters._leftovers import leftovers
 from hf_adapters._patcher import Patcher
+from hf_adapters.adapters._traits import untreated
 from hf_adapters.catalogue import catalogue, select, source_hash
 from hf_adapters.errors import (
     AdapterError,
@@ -139,8 +139,7 @@ def patch_with(model: M, adapters: Iterable[Adapter], *, target: str = "spyre", 
     patcher = Patcher(model)
     try:
         applied = tuple(a for a in (_apply(patcher, model, adapter) for adapter in chosen) if a is not None)
-        handled = {site.path for adapter in applied for site in adapter.sites}
-        report = PatchReport(target, release, applied, leftovers(model, handled))
+        report = PatchReport(target, release, applied, untreated(model))
         patcher.swap_class(model, PatchedTransformer if hasattr(model, "save_pretrained") else PatchedModel)
     except BaseException:
         patcher.undo()

@@ -35,6 +35,7 @@ PUBLIC_NAMES = {
     "catalogue",
     "compile",
     "decompile",
+    "diagnose",
     "patch",
     "patch_report",
     "patched",

@@ -15,7 +15,7 @@ compiled for another one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spyre_backend.capabilities.loader import CapabilityFileError, UnknownRelease, available, load
@@ -50,6 +50,7 @@ __all__ = [
     "available",
     "current",
     "load",
+    "on_change",
     "set_release",
     "use",
 ]
@@ -58,6 +59,7 @@ DEFAULT_RELEASE = "2026.07"
 ENVIRONMENT_VARIABLE = "SPYRE_BACKEND_RELEASE"
 
 _chosen: str | None = None
+_listeners: list[Callable[[], None]] = []
 
 
 def current() -> Capabilities:
@@ -81,6 +83,13 @@ def set_release(name: str | None) -> None:
     if name is not None:
         load(name)
     _chosen = name
+    for listener in _listeners:
+        listener()
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Have `listener` called after every choice of a release, such as the native copies, which hold its numerics."""
+    _listeners.append(listener)
 
 
 @contextmanager

@@ -45,9 +45,11 @@ def _run_callbacks() -> None:
 
 
 def _apply_release() -> None:
+    from spyre_backend import capabilities
     from spyre_backend.device import numerics
 
     numerics.apply_current()
+    capabilities.on_change(numerics.apply_current)
 
 
 def _print_through_host(name: str) -> None:

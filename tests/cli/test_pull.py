@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hf_adapters.corpus import load_profiles
 
+from hf_adapters.corpus import load_profiles
 from tests.cli.conftest import FAKE_JUDGE, SEARCH_PATH, Run
 from tests.corpus.hub_server import FakeModel, serving
 

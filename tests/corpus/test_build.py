@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from hf_adapters.corpus import (
     ConfigInvalid,
     NoTextInputs,
@@ -20,7 +21,6 @@ from hf_adapters.corpus import (
 )
 from hf_adapters.corpus.architectures import count_parameters, declared
 from hf_adapters.corpus.cut import distinct_layers, fit
-
 from tests.corpus import conftest as small
 
 SMALL = [small.bert, small.roberta, small.modernbert, small.gpt_neo, small.t5, small.clip]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
+
 from hf_adapters.corpus import (
     GatedModel,
     HubRefused,
@@ -21,8 +23,6 @@ from hf_adapters.corpus import (
     pull,
     resolve,
 )
-from huggingface_hub import constants
-
 from hf_adapters.store import Store
 from tests.corpus.hub_server import FakeHub, FakeModel, serving
 

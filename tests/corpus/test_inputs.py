@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hf_adapters.corpus import BuiltModel, build_model, make_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_adapters.corpus import BuiltModel, build_model, make_inputs
 from tests.corpus import conftest as small
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
+
 from hf_adapters.corpus import (
     ConfigInvalid,
     ModelNotFound,
@@ -21,8 +23,6 @@ from hf_adapters.corpus import (
     resolve,
 )
 from hf_adapters.corpus.errors import CorpusError
-from huggingface_hub import constants
-
 from tests.corpus import conftest as small
 
 TINY = load_profiles()["bert.tiny/v30522"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from hf_adapters.corpus import Profile, group_profiles, load_profiles, structural_signature
 
 BERT = load_profiles()["bert.base/v30522"]

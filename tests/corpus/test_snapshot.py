@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 import pytest
+
 from hf_adapters.corpus import Profile, load_profiles, load_ranking
 
 FAMILIES = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hf_adapters.corpus import TableInvalid, import_table, read_table
 
+from hf_adapters.corpus import TableInvalid, import_table, read_table
 from hf_adapters.store import Store
 
 HEADER = "rank,model_id,downloads,profile_id,match,gated,no_profile_reason\n"

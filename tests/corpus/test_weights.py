@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hf_adapters.corpus import build_model, make_inputs
-from hf_adapters.corpus.weights import SCORE_LIMIT, _measure_scores, draw_weights
 from torch import nn
 
+from hf_adapters.corpus import build_model, make_inputs
+from hf_adapters.corpus.weights import SCORE_LIMIT, _measure_scores, draw_weights
 from tests.corpus import conftest as small
 
 

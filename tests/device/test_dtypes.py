@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from spyre_backend import _C
+from spyre_backend import _C, capabilities
 from spyre_backend.device import numerics
 from spyre_backend.errors import SpyreUnsupported, UnsupportedDtype
 from spyre_backend.runtime.memory import device_access, host_view
@@ -167,3 +168,15 @@ def test_int64_warning_comes_once_and_can_be_silenced() -> None:
     loud = run_python(script)
     assert loud.stdout.strip() == "1 Backend Spyre does not support int64; downcasting to int32. Valu"
     assert run_python(script, TORCH_SPYRE_DOWNCAST_WARN="0").stdout.strip() == "0"
+
+
+def test_copies_follow_the_release_in_force(monkeypatch: pytest.MonkeyPatch, restored_numerics: None) -> None:
+    stock = capabilities.current()
+    kept = dataclasses.replace(stock, numerics=dataclasses.replace(stock.numerics, halve_subnormals=False))
+    subnormal = torch.tensor([2.0**-20], dtype=torch.float16)
+    halved = subnormal.to("spyre").cpu()
+    monkeypatch.setattr(capabilities, "load", lambda name: kept if name == "other" else stock)
+    with capabilities.use("other"):
+        assert torch.equal(subnormal.to("spyre").cpu(), subnormal)
+    assert torch.equal(subnormal.to("spyre").cpu(), halved)
+    assert not torch.equal(halved, subnormal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -38,6 +39,27 @@ def pad_columns(weight: Tensor, *, to: int) -> Tensor:
 
 def no_rotary(q: Tensor, k: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
     return q, k
+
+
+def doubled(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+def negated(x: Tensor) -> Tensor:
+    return -x
+
+
+def _reaching_itself() -> Callable[[nn.Module, Tensor], Tensor]:
+    def forward(self: nn.Module, x: Tensor, again: bool = True) -> Tensor:
+        return forward(self, x, False) if again else doubled(x)
+
+    return forward
+
+
+class SelfReaching(nn.Module):
+    """A forward that finds itself in its own closure, as decorated ones may."""
+
+    forward = _reaching_itself()
 
 
 def bert() -> BertModel:
@@ -231,6 +253,14 @@ def test_rebinding_an_unused_name_is_refused() -> None:
     model = qwen3()
     with pytest.raises(ValueError, match="does not use"):
         Patcher(model).rebind(model.layers[0].self_attn, {"rotate_half": no_rotary})
+
+
+def test_rebinding_through_a_closure_that_reaches_itself() -> None:
+    patcher, module = Patcher(bert()), SelfReaching()
+    patcher.rebind(module, {"doubled": negated})
+    assert torch.equal(module(torch.ones(2)), -torch.ones(2))
+    patcher.undo()
+    assert torch.equal(module(torch.ones(2)), 2 * torch.ones(2))
 
 
 def test_config_overrides_stay_on_this_instance(tmp_path: object) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_adapters.corpus import Profile, Ranking, RankingRow
 
+from hf_adapters.corpus import Profile, Ranking, RankingRow
 from hf_adapters.store import Store, VerdictRecord
 
 RELEASE = "2026.07"

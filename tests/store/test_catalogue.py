@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hf_adapters.corpus import load_profiles, load_ranking
 
+from hf_adapters.corpus import load_profiles, load_ranking
 from hf_adapters.store import Store
 from tests.store.conftest import PROFILES, RANKING, RELEASE, SOURCE, begin, record
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_adapters.corpus import structural_signature
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_adapters.corpus import structural_signature
 from hf_adapters.store import CurrentVerdict, Store
 from hf_adapters.store.errors import NoSuchRow, SourceAmbiguous
 from hf_adapters.store.records import AdapterRecord

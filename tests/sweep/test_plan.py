@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hf_adapters.corpus import Profile, Ranking, RankingRow
 
+from hf_adapters.corpus import Profile, Ranking, RankingRow
 from hf_adapters.store import Store
 from hf_adapters.sweep.fingerprint import Fingerprint
 from hf_adapters.sweep.messages import Outcome

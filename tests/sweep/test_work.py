@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from hf_adapters.corpus import Profile, load_profiles
 
+from hf_adapters.corpus import Profile, load_profiles
 from hf_adapters.store.records import VerdictRecord
 from hf_adapters.sweep import work
 from hf_adapters.sweep.messages import Outcome, encode, finite
