@@ -9,9 +9,9 @@ from torch import nn
 from hf_adapters.adapters import _probe
 from hf_adapters.adapters._heads import projections
 from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
+from hf_adapters.adapters._rms import variant_of
 from hf_adapters.adapters._sticks import Spread, has_plan, is_whole, round_up
 from hf_adapters.adapters.layer_norm import eps_of
-from hf_adapters.adapters.rms_norm import variant_of
 
 
 @dataclass

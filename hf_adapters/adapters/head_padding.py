@@ -10,10 +10,10 @@ from torch import nn
 
 from hf_adapters.adapters import _attention, _probe
 from hf_adapters.adapters._heads import Projections, projections
+from hf_adapters.adapters._rms import pad_any_norm
 from hf_adapters.adapters._rotary import POSITION_EMBEDDINGS, HostTables, MatrixRotary
 from hf_adapters.adapters._sticks import is_whole, pad_linear, round_up
 from hf_adapters.adapters.manual_attention import BiasedAttention, UnscaledAttention
-from hf_adapters.adapters.rms_norm import pad_any_norm
 from hf_adapters.adapters.rotary import place_rotation
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 

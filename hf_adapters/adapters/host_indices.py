@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.adapters import _probe
+from hf_adapters.adapters._layer_bias import apply_bias, bias_sites
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 _FROM_IDS = "create_position_ids_from_input_ids"
@@ -93,7 +94,7 @@ def _counted_from(module: nn.Module) -> int | None:
 
 
 def _sites(model: nn.Module) -> list[Site]:
-    found = []
+    found = bias_sites(model)
     for path, module in model.named_modules():
         arguments = inspect.signature(type(module).forward).parameters
         if {"input_ids", "position_ids"} <= set(arguments) and not isinstance(module, HostPositions):
@@ -123,6 +124,8 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module = model.get_submodule(site.path)
     if site.kind == "position bias":
         patcher.swap_class(module, HostPositionBias)
+    elif site.kind in ("bound", "layer bias"):
+        apply_bias(patcher, model, site)
     else:
         patcher.swap_class(module, HostPositions, position_padding=site.meta["padding"])
 
@@ -143,6 +146,17 @@ def _model(family: str) -> nn.Module:
     return model.double().eval()
 
 
+def _t5(projection: str) -> nn.Module:
+    from transformers import T5Config, T5EncoderModel
+
+    torch.manual_seed(2)
+    config = T5Config(
+        vocab_size=40, d_model=64, d_kv=64, num_heads=2, d_ff=64, num_layers=2, feed_forward_proj=projection
+    )
+    model: nn.Module = T5EncoderModel(config)
+    return model.double().eval()
+
+
 def _inputs() -> dict[str, Any]:
     ids = torch.randint(3, 40, (2, 70), generator=torch.Generator().manual_seed(1))
     ids[0, 50:] = 1
@@ -150,13 +164,15 @@ def _inputs() -> dict[str, Any]:
 
 
 def _examples() -> list[Example]:
-    return [Example(name, functools.partial(_model, name), _inputs) for name in ("mpnet", "roberta")]
+    models = [Example(name, functools.partial(_model, name), _inputs) for name in ("mpnet", "roberta")]
+    kinds = ("relu", "gated-gelu")
+    return [*models, *(Example(f"t5_{k.replace('-', '_')}", functools.partial(_t5, k), _inputs) for k in kinds)]
 
 
 ADAPTER = Adapter(
     name="host_indices",
     summary="Position ids counted from token ids, and relative position buckets, computed on the host.",
-    rules=("op-fallback", "int64-compare-scalar", "indirect-access", "embedding-off-device"),
+    rules=("op-fallback", "int64-compare-scalar", "indirect-access", "embedding-off-device", "op-unsupported"),
     equivalence="exact",
     sites=_sites,
     apply=_apply,

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hf_adapters.adapters._rms import pad_any_norm
 from hf_adapters.adapters._sticks import pad_linear, round_up, spread_table
 from hf_adapters.adapters._width import plan_widths, whole
-from hf_adapters.adapters.rms_norm import pad_any_norm
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 

@@ -1,18 +1,16 @@
-"""Root-mean-square norms without pow, statistics in float32."""
+"""Root-mean-square norms recognised by what they compute, and padded rows for norms of either kind."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hf_adapters.adapters import _probe
 from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm, pad_norm
 from hf_adapters.adapters.layer_norm import eps_names, eps_of, norm_width, probe_rows
-from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
+from hf_adapters.protocols import PatcherProtocol
 
 
 def _variants() -> list[dict[str, Any]]:
@@ -64,54 +62,3 @@ def pad_any_norm(patcher: PatcherProtocol, norm: nn.Module, width: int, padded: 
         elif variant is not None:
             patcher.swap_class(norm, ProductRMSNorm, **variant)
     pad_norm(patcher, norm, width, padded)
-
-
-def _sites(model: nn.Module) -> list[Site]:
-    found = []
-    for path, module in _probe.leaves(model):
-        variant = variant_of(module)
-        if variant is not None:
-            after = "x * rsqrt(mean(x * x) + eps)"
-            found.append(Site(path=path, kind="rms norm", before=type(module).__name__, after=after, meta=variant))
-    return found
-
-
-def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
-    patcher.swap_class(model.get_submodule(site.path), ProductRMSNorm, **site.meta)
-
-
-def _build(family: str) -> nn.Module:
-    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-    from transformers.models.t5.modeling_t5 import T5LayerNorm
-
-    classes = {"llama": LlamaRMSNorm, "gemma3": Gemma3RMSNorm, "t5": T5LayerNorm}
-    norm = nn.RMSNorm(70, eps=1e-6) if family == "torch" else classes[family](70, eps=1e-6)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        norm.weight.copy_(torch.randn(70, generator=generator))
-    return nn.Sequential(norm).double().eval()
-
-
-def _inputs() -> dict[str, Tensor]:
-    return {"input": torch.cat([probe_rows(70), torch.zeros(1, 4, 70, dtype=torch.float64)])}
-
-
-def _examples() -> list[Example]:
-    return [
-        Example(name=family, build=functools.partial(_build, family), inputs=_inputs)
-        for family in ("llama", "gemma3", "t5", "torch")
-    ]
-
-
-ADAPTER = Adapter(
-    name="rms_norm",
-    summary="Root-mean-square norms without pow, with their statistics in float32.",
-    rules=("pow-scalar-exponent",),
-    equivalence="exact",
-    sites=_sites,
-    apply=_apply,
-    examples=_examples,
-    releases=("2026.07",),
-    order=30,
-)

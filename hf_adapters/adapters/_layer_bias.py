@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.adapters import _probe
-from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
+from hf_adapters.protocols import PatcherProtocol, Site
 
 
 class UnboundedBlock(nn.Module):
@@ -95,7 +94,8 @@ def _proven(attention: Any) -> bool:
         return _probe.same(host_bias(attention, states), attention.compute_bias(70, 70))
 
 
-def _sites(model: nn.Module) -> list[Site]:
+def bias_sites(model: nn.Module) -> list[Site]:
+    """Encoder layers that bound their states in float16, or look up a position bias."""
     found = []
     for path, module in model.named_modules():
         if _bounds(module):
@@ -106,7 +106,7 @@ def _sites(model: nn.Module) -> list[Site]:
         fits = _parameters(module)[:3] == ("hidden_states", "attention_mask", "position_bias")
         if fits and len(holders) == 1 and _is_repeated_layer(module) and _proven(module.get_submodule(holders[0])):
             before, after = "position buckets in the layer", "bias made on the host"
-            found.append(Site(path=path, kind="bias", before=before, after=after, meta={"from": holders[0]}))
+            found.append(Site(path=path, kind="layer bias", before=before, after=after, meta={"from": holders[0]}))
     return found
 
 
@@ -134,41 +134,10 @@ def _parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(p for p in inspect.signature(type(module).forward).parameters if p != "self")
 
 
-def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
+def apply_bias(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
+    """Changes one site of :func:`bias_sites`."""
     module = model.get_submodule(site.path)
     if site.kind == "bound":
         patcher.swap_class(module, UnboundedBlock)
     else:
         patcher.swap_class(module, HostBias, bias_from=site.meta["from"])
-
-
-def _t5(projection: str) -> nn.Module:
-    from transformers import T5Config, T5EncoderModel
-
-    torch.manual_seed(2)
-    config = T5Config(
-        vocab_size=40, d_model=64, d_kv=64, num_heads=2, d_ff=64, num_layers=2, feed_forward_proj=projection
-    )
-    model: nn.Module = T5EncoderModel(config)
-    return model.double().eval()
-
-
-def _inputs() -> dict[str, Any]:
-    ids = torch.randint(3, 40, (2, 70), generator=torch.Generator().manual_seed(1))
-    return {"input_ids": ids, "attention_mask": (torch.arange(70)[None] < torch.tensor([[70], [50]])).long()}
-
-
-def _examples() -> list[Example]:
-    return [Example(f"t5_{p.replace('-', '_')}", functools.partial(_t5, p), _inputs) for p in ("relu", "gated-gelu")]
-
-
-ADAPTER = Adapter(
-    name="relative_bias",
-    summary="Relative position biases that a layer looks up for itself (T5) are looked up on the host.",
-    rules=("int64-compare-scalar", "op-unsupported", "indirect-access"),
-    equivalence="exact",
-    sites=_sites,
-    apply=_apply,
-    examples=_examples,
-    order=14,
-)
