@@ -141,7 +141,13 @@ def stick_variable(operand: Operand, dims: Sequence[int], buffer: Buffer, *, sto
         IllegalAccess: the view splits a stick, or the slice begins inside one (D6.11).
     """
     assert buffer.layout is not None
-    stick = buffer.layout.stick_dim
+    return variable_along(operand, dims, buffer, buffer.layout.stick_dim, store=store)
+
+
+def variable_along(
+    operand: Operand, dims: Sequence[int], buffer: Buffer, stick: int | None, *, store: bool = False
+) -> int | None:
+    """:func:`stick_variable` as if host dim ``stick`` ran along the stick of ``buffer`` (None: a sparse stick)."""
     if stick is None:
         return None
     step, extent, above = _stick_geometry(buffer, stick)

@@ -73,16 +73,22 @@ class Translator:
         return copies + self._translate_body(body, origin)
 
     def _plain_matmul_sides(self, body: Body, origin: Origin) -> list[Op]:
-        """Copy each side of a matmul whose index needs a split loop: its space has one dim each for M, N and K."""
+        """Copy each side of a matmul whose index needs a split loop: its space has one dim each for M, N and K.
+
+        A copy gives the default layout whatever it reads (D2.4), so its last dim is the one that the matmul wants along
+        the stick: K of A, N of B.
+        """
         assert isinstance(body.value, Call)
         copies: list[Op] = []
         sides = []
-        for side in body.value.args:
+        stick = (body.loops[-1][0], body.loops[-2][0])
+        for side, last in zip(body.value.args, stick, strict=True):
             try:
                 affine(side.index, dict(body.loops))
                 sides.append(side)
             except NeedSplit:
-                used = [(s, n) for s, n in body.loops if s in side.index.free_symbols]
+                loops = [(s, n) for s, n in body.loops if s in side.index.free_symbols]
+                used = [loop for loop in loops if loop[0] != last] + [loop for loop in loops if loop[0] == last]
                 copy = self.graph.fresh(dtype_name(side.dtype), [n for _, n in used], stem="copy")
                 index = sum((s * step for (s, _), step in zip(used, copy.stride, strict=True)), sympy.Integer(0))
                 whole = Body(side, copy.name, index, side.dtype, list(used), 0, None)
