@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 #: Parameters beyond which depth is cut: equal layers compile to equal programs, so a few of them tell everything.
 _MAX_ELEMENTS = 50_000_000
 _LENGTHS = (24, 17)
+_SHORT_NAMES = {"division": "work-division", "bundle": "bundling", "layouts": "stick-layouts"}
 
 
 @friendly
@@ -27,13 +28,14 @@ def explain(
 ) -> None:
     """Compile a model for the device and print the result of every stage, in pipeline order.
 
-    Stages: decompositions, post-grad, lowering, stick-layouts, restickify, work-division, scratchpad, bundling and
-    program.
+    Stages: decompositions, post-grad, lowering, stick-layouts, restickify, work-division (or division), scratchpad,
+    bundling (or bundle) and program.
 
     Example: hf-adapters explain bert.tiny/v30522 --stage stick-layouts
     """
     from spyre_backend.compiler.stages import STAGES
 
+    stage = _SHORT_NAMES.get(stage or "", stage)
     if stage is not None and stage not in STAGES:
         raise UserError(f"there is no stage {stage!r}: choose one of {', '.join(STAGES)}")
     release = release_name(backend_release)

@@ -2,46 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from spyre_backend import capabilities
-from spyre_backend.compiler import scratchpad
+from spyre_backend.compiler import hbm_pool, scratchpad, settings
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.graph import Buffer, Graph, operands
 from spyre_backend.program import Op, Operand, Program, TensorKind, TensorSpec
 
 
-def build_program(name: str, graph: Graph, ops: list[Op], kept: frozenset[str]) -> Program:
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A program, and what the scratchpad planner and the bundler have to say about it."""
+
+    program: Program
+    scratchpad_notes: list[str]
+    notes: list[str]
+
+
+def build_program(name: str, graph: Graph, ops: Sequence[Op], kept: frozenset[str]) -> Bundle:
     """The program of one bundle.
 
     Args:
         name: shown in traces and logs.
         graph: buffers with layouts.
-        ops: the bundle's operations.
+        ops: the bundle's operations, divided.
         kept: buffers that the host allocates: arguments of the launch; all others are temporaries of the bundle.
     """
     _check_dtypes(ops)
-    written = {op.output.tensor for op in ops}
-    read_first = _read_before_written(ops)
-    names = dict.fromkeys(o.tensor for op in ops for o in (*operands(op), op.output))
-    temporaries = frozenset(n for n in names if n not in kept)
-    addresses = scratchpad.plan(ops, graph.buffers, temporaries)
+    planned = scratchpad.plan(ops, graph.buffers, _names(ops).difference(kept))
+    buffers = {**graph.buffers, **planned.made}
+    lives = _lives(planned.ops, buffers, kept.union(planned.addresses))
+    pooled = settings.current().hbm_pool
+    offsets = hbm_pool.plan(lives, shared=pooled)
+    written = {op.output.tensor for op in planned.ops}
+    read_first = _read_before_written(planned.ops)
     specs = []
-    for tensor in names:
+    for tensor in dict.fromkeys(o.tensor for op in planned.ops for o in (*operands(op), op.output)):
         kind: TensorKind = "temp"
         if tensor in kept:
             kind = "input" if tensor not in written else "inout" if tensor in read_first else "output"
-        specs.append(_spec(graph.buffers[tensor], kind, addresses.get(tensor)))
-    capability = capabilities.current()
-    return Program(
+        specs.append(_spec(buffers[tensor], kind, planned.addresses, offsets))
+    capability, changed = capabilities.current(), settings.current().key
+    program = Program(
         name=name,
         release=capability.release,
-        fingerprint=capability.fingerprint,
+        fingerprint=capability.fingerprint + (f"+{changed}" if changed else ""),
         tensors=tuple(specs),
-        ops=tuple(ops),
+        ops=tuple(planned.ops),
         arguments=tuple(s.name for s in specs if s.kind != "temp"),
     )
+    return Bundle(program, planned.notes, _story(program, lives, offsets))
 
 
-def _spec(buffer: Buffer, kind: TensorKind, address: int | None) -> TensorSpec:
+def _names(ops: Sequence[Op]) -> frozenset[str]:
+    return frozenset(o.tensor for op in ops for o in (*operands(op), op.output))
+
+
+def _lives(ops: Sequence[Op], buffers: Mapping[str, Buffer], elsewhere: frozenset[str]) -> list[hbm_pool.Life]:
+    """The temporaries that lie in the bundle's region of device memory."""
+    seen: dict[str, tuple[int, int]] = {}
+    for position, op in enumerate(ops):
+        for operand in (*operands(op), op.output):
+            first, _ = seen.get(operand.tensor, (position, position))
+            seen[operand.tensor] = (first, position)
+    lives = []
+    for name, (first, last) in seen.items():
+        layout = buffers[name].layout
+        assert layout is not None
+        if name not in elsewhere:
+            lives.append(hbm_pool.Life(name, first, last, layout.num_bytes))
+    return lives
+
+
+def _story(program: Program, lives: Sequence[hbm_pool.Life], offsets: dict[str, int]) -> list[str]:
+    """What a bundle consists of, and where its temporaries in device memory lie."""
+    total = sum(life.num_bytes for life in lives)
+    lines = [
+        f"{program.name}: {len(program.ops)} operations, arguments {', '.join(program.arguments)}",
+        f"{len(lives)} temporaries of {total} bytes in a region of {hbm_pool.extent(lives, offsets)} bytes",
+    ]
+    return lines + [
+        f"{life.name}: device memory {offsets[life.name]}..{offsets[life.name] + life.num_bytes}, "
+        f"operations {life.first} to {life.last}"
+        for life in lives
+    ]
+
+
+def _spec(buffer: Buffer, kind: TensorKind, addresses: Mapping[str, int], offsets: Mapping[str, int]) -> TensorSpec:
     assert buffer.layout is not None
     return TensorSpec(
         name=buffer.name,
@@ -50,11 +99,12 @@ def _spec(buffer: Buffer, kind: TensorKind, address: int | None) -> TensorSpec:
         size=buffer.size,
         stride=buffer.stride,
         layout=buffer.layout,
-        lx_address=address,
+        lx_address=addresses.get(buffer.name),
+        hbm_offset=offsets.get(buffer.name),
     )
 
 
-def _read_before_written(ops: list[Op]) -> frozenset[str]:
+def _read_before_written(ops: Sequence[Op]) -> frozenset[str]:
     """Tensors whose earlier content matters: read first, or written only in part (a slice of a larger tensor)."""
     done: set[str] = set()
     needed: set[str] = set()
@@ -64,7 +114,7 @@ def _read_before_written(ops: list[Op]) -> frozenset[str]:
     return frozenset(needed)
 
 
-def _check_dtypes(ops: list[Op]) -> None:
+def _check_dtypes(ops: Sequence[Op]) -> None:
     """D1.6: which device operations take fp32 and integers."""
     dtypes = capabilities.current().dtypes
     for op in ops:

@@ -1,30 +1,90 @@
 """Stage 6, work division over the cores (D4.4): span reduction first, then divisors of the output dims, K last.
 
-The split of a dim divides it evenly; a stick dim is counted in sticks; reduced dims stay whole, but for the K of a
-matmul.
+A dim is divided evenly, by a divisor of its extent; where it runs along a stick it is counted in sticks.  Reduced dims
+stay whole, but for the K of a matmul.  Matmuls choose among all such divisions by a cost model
+(:mod:`~spyre_backend.compiler.division_matmul`), everything else fills its output dims in the order of their size.
 Every tensor's per-core span and every loop's trip count is checked against the limits of D1.4.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from spyre_backend import capabilities
 from spyre_backend.capabilities import Limits
+from spyre_backend.compiler import core_order, division_matmul, settings
 from spyre_backend.compiler.errors import refuse
-from spyre_backend.compiler.graph import DEVICE_ITEMSIZE, Buffer, Graph, operands
+from spyre_backend.compiler.graph import DEVICE_ITEMSIZE, Buffer, Graph, describe_op, operands
 from spyre_backend.program import Op, Operand
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """An operation's iteration space as it may be divided.
+
+    ``counts`` are the pieces that each dim consists of at most (sticks where a stick runs along it, 1 where it must
+    stay whole), ``kept`` the number of dims that are not reduced, ``cores`` those that may be used.
+    """
+
+    op: Op
+    counts: tuple[int, ...]
+    kept: int
+    cores: int
+
+
 def divide(graph: Graph) -> None:
-    """Give every operation its split.
+    """Give every operation its split and its core numbering.
 
     Raises:
         SpyreUnsupported: rule ``span-limit`` or ``trip-count``.
     """
     limits = capabilities.current().limits
-    graph.ops = [_divided(graph, op, limits) for op in graph.ops]
+    chosen = settings.current()
+    cores = min(chosen.cores or limits.num_cores, limits.num_cores)
+    graph.ops = [_divided(graph.buffers, op, limits, cores, chosen) for op in graph.ops]
+    if chosen.follow:
+        _follow(graph, limits)
+
+
+def describe(graph: Graph) -> str:
+    """One line for each operation with its cores and the numbering, as ``explain`` shows them."""
+    lines = []
+    for op in graph.ops:
+        order = f" numbered {'<'.join(f'd{d}' for d in op.core_order)}" if op.core_order else ""
+        lines.append(f"{math.prod(op.split):3d} cores{order}  {describe_op(op)}")
+    return "\n".join(lines)
+
+
+def space_of(buffers: Mapping[str, Buffer], op: Op, cores: int) -> Space:
+    """The iteration space of ``op`` with what may be divided."""
+    units = units_of(buffers, op)
+    counts = [max(-(-n // unit), 1) for n, unit in zip(op.dims, units, strict=True)]
+    for dim in _straddling(buffers[op.output.tensor], op):
+        counts[dim] = 1
+    return Space(op=op, counts=tuple(counts), kept=len(op.dims) - op.reduced, cores=cores)
+
+
+def units_of(buffers: Mapping[str, Buffer], op: Op) -> tuple[int, ...]:
+    """Elements that stay together in each dim: the longest stick of an operand that runs along it, else 1."""
+    units = [1] * len(op.dims)
+    for operand in (op.output, *operands(op)):
+        if operand.stick is not None:
+            units[operand.stick] = max(units[operand.stick], buffers[operand.tensor].eps)
+    return tuple(units)
+
+
+def _straddling(buffer: Buffer, op: Op) -> list[int]:
+    """Dims whose slices would share a stick of the output, because the store begins inside one (cat, #3875)."""
+    assert buffer.layout is not None
+    stick = buffer.layout.stick_dim
+    if stick is None:
+        return []
+    step, extent = max(buffer.stride[stick], 1), buffer.size[stick]
+    if (op.output.offset // step) % extent % buffer.eps == 0:
+        return []
+    return [d for d, s in enumerate(op.output.strides) if s and s % step == 0 and s < step * extent]
 
 
 def largest_divisor(extent: int, most: int) -> int:
@@ -32,34 +92,49 @@ def largest_divisor(extent: int, most: int) -> int:
     return next(d for d in range(min(extent, most), 0, -1) if extent % d == 0)
 
 
-def _divided(graph: Graph, op: Op, limits: Limits) -> Op:
-    kept = len(op.dims) - op.reduced
-    counts = [_count(graph, op, dim) for dim in range(len(op.dims))]
+def divisors(extent: int, most: int) -> list[int]:
+    """All divisors of ``extent`` from 1 to ``most``."""
+    return [d for d in range(1, min(extent, most) + 1) if extent % d == 0]
+
+
+def _divided(buffers: Mapping[str, Buffer], op: Op, limits: Limits, cores: int, chosen: settings.Settings) -> Op:
+    space = space_of(buffers, op, cores)
     split = [1] * len(op.dims)
     for operand in (op.output, *operands(op)):
-        _reduce_span(graph, op, operand, split, counts[:kept], limits)
-    cores = limits.num_cores // math.prod(split)
-    for dim in sorted(range(kept), key=lambda d: -counts[d]):
-        pieces = largest_divisor(counts[dim] // split[dim], cores)
+        _reduce_span(space, operand, split, buffers[operand.tensor], limits)
+    least = tuple(split)
+    _distribute(space, split)
+    if op.name == "batchmatmul" and chosen.matmul_split == "cost":
+        a, b = operands(op)
+        volume = [buffers[o.tensor].layout.num_bytes for o in (a, b, op.output)]  # type: ignore[union-attr]
+        found = division_matmul.choose(op, space.counts, least, cores, (volume[0], volume[1], volume[2]))
+        if found is not None and all(_span(o, op, found, buffers) <= limits.span_limit_bytes for o in (a, b)):
+            split = list(found)
+    _check(op, split, space.counts, buffers, limits)
+    return replace(op, split=tuple(split), core_order=core_order.number(op, split, k_fast=chosen.k_fast))
+
+
+def _distribute(space: Space, split: list[int]) -> None:
+    """Give the cores that are left to the output dims, the largest first; the K of a matmul comes last (D4.4)."""
+    cores = space.cores // math.prod(split)
+    for dim in sorted(range(space.kept), key=lambda d: -space.counts[d]):
+        pieces = largest_divisor(space.counts[dim] // split[dim], cores)
         split[dim] *= pieces
         cores //= pieces
-    if op.name == "batchmatmul" and cores > 1:
-        split[-1] = largest_divisor(counts[-1], cores)
-    _check(graph, op, split, counts, limits)
-    return replace(op, split=tuple(split))
+    if space.op.name == "batchmatmul" and cores > 1:
+        split[-1] = largest_divisor(space.counts[-1], cores)
 
 
-def _reduce_span(graph: Graph, op: Op, operand: Operand, split: list[int], counts: list[int], limits: Limits) -> None:
-    """Split further, as little as possible, until one core's span of ``operand`` fits (D4.4, step 1)."""
-    buffer = graph.buffers[operand.tensor]
-    span = span_bytes(operand, op, split, buffer)
+def _reduce_span(space: Space, operand: Operand, split: list[int], buffer: Buffer, limits: Limits) -> None:
+    """Split output dims further, as little as possible, until one core's span of ``operand`` fits (D4.4, step 1)."""
+    span = span_bytes(operand, space.op, split, buffer)
     while span > limits.span_limit_bytes:
-        cores = limits.num_cores // math.prod(split)
+        cores = space.cores // math.prod(split)
         best: tuple[bool, int, int, int] | None = None
-        for dim, count in enumerate(counts):
-            for pieces in _divisors(count // split[dim], cores):
+        for dim, count in enumerate(space.counts[: space.kept]):
+            for pieces in divisors(count // split[dim], cores)[1:]:
                 tried = [*split[:dim], split[dim] * pieces, *split[dim + 1 :]]
-                reached = span_bytes(operand, op, tried, buffer)
+                reached = span_bytes(operand, space.op, tried, buffer)
                 fits = reached <= limits.span_limit_bytes
                 rank = (not fits, pieces if fits else reached, dim, pieces)
                 if reached < span and (best is None or rank < best):
@@ -67,20 +142,7 @@ def _reduce_span(graph: Graph, op: Op, operand: Operand, split: list[int], count
         if best is None:
             return
         split[best[2]] *= best[3]
-        span = span_bytes(operand, op, split, buffer)
-
-
-def _divisors(extent: int, most: int) -> list[int]:
-    return [d for d in range(2, min(extent, most) + 1) if extent % d == 0]
-
-
-def _count(graph: Graph, op: Op, dim: int) -> int:
-    """The extent of a loop dim as it is divided: in sticks where it runs along a stick."""
-    extent = op.dims[dim]
-    for operand in (op.output, *operands(op)):
-        if operand.stick == dim:
-            return -(-extent // graph.buffers[operand.tensor].eps)
-    return max(extent, 1)
+        span = span_bytes(operand, space.op, split, buffer)
 
 
 def _device_strides(buffer: Buffer) -> list[tuple[int, int]]:
@@ -96,7 +158,11 @@ def _device_strides(buffer: Buffer) -> list[tuple[int, int]]:
     return [(host, device) for host, device, extent in dims if host > 0 and extent > 1]
 
 
-def span_bytes(operand: Operand, op: Op, split: list[int], buffer: Buffer) -> int:
+def _span(operand: Operand, op: Op, split: Sequence[int], buffers: Mapping[str, Buffer]) -> int:
+    return span_bytes(operand, op, split, buffers[operand.tensor])
+
+
+def span_bytes(operand: Operand, op: Op, split: Sequence[int], buffer: Buffer) -> int:
     """Bytes between the first and the last element of ``buffer`` that one core touches (D1.4, D6.6)."""
     table = sorted(_device_strides(buffer), reverse=True)
     reach = buffer.eps
@@ -111,16 +177,17 @@ def span_bytes(operand: Operand, op: Op, split: list[int], buffer: Buffer) -> in
     return reach * DEVICE_ITEMSIZE[buffer.dtype]
 
 
-def _check(graph: Graph, op: Op, split: list[int], counts: list[int], limits: Limits) -> None:
+def _check(op: Op, split: list[int], counts: Sequence[int], buffers: Mapping[str, Buffer], limits: Limits) -> None:
     for operand in (op.output, *operands(op)):
-        buffer = graph.buffers[operand.tensor]
+        buffer = buffers[operand.tensor]
         span = span_bytes(operand, op, split, buffer)
         if span > limits.span_limit_bytes:
             raise refuse(
                 "span-limit",
                 op=op.name,
                 detail=(
-                    f"Cannot satisfy span limit for tensor {operand.tensor}: size {list(buffer.size)}, splits {split}. "
+                    f"Cannot satisfy span limit for tensor {operand.tensor}: size {list(buffer.size)} still evaluates "
+                    f"to {span} after splits {split}. Inner dimensions cannot reduce span further. "
                     f"Best span={span}, limit={limits.span_limit_bytes}."
                 ),
                 shapes=[buffer.size],
@@ -141,3 +208,34 @@ def _check(graph: Graph, op: Op, split: list[int], counts: list[int], limits: Li
                 dtypes=[op.output.dtype],
                 origin=op.origin,
             )
+
+
+def _follow(graph: Graph, limits: Limits) -> None:
+    """Let elementwise operations take over the division of the matmul, or of its follower, whose result they read."""
+    leaders: dict[str, Op] = {}
+    result = []
+    for op in graph.ops:
+        leader = next((leaders[o.tensor] for o in operands(op) if o.tensor in leaders), None)
+        if leader is not None and not op.reduced:
+            op = _following(graph, op, leader, limits)
+        if op.name == "batchmatmul" or (leader is not None and not op.reduced):
+            leaders[op.output.tensor] = op
+        result.append(op)
+    graph.ops = result
+
+
+def _following(graph: Graph, op: Op, leader: Op, limits: Limits) -> Op:
+    kept = len(leader.dims) - leader.reduced
+    split, order = leader.split[:kept], tuple(d for d in leader.core_order if d < kept)
+    read = next(o for o in operands(op) if o.tensor == leader.output.tensor)
+    same = op.dims == leader.dims[:kept] and read.strides == leader.output.strides[:kept]
+    counts = space_of(graph.buffers, op, limits.num_cores).counts
+    if (
+        not same
+        or any(pieces > 1 for pieces in leader.split[kept:])
+        or math.prod(split) < math.prod(op.split)
+        or any(count % pieces for count, pieces in zip(counts, split, strict=True))
+        or any(_span(o, op, split, graph.buffers) > limits.span_limit_bytes for o in (op.output, *operands(op)))
+    ):
+        return op
+    return replace(op, split=split, core_order=order)

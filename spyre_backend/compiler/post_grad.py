@@ -16,8 +16,8 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch.fx import GraphModule, Node
 
-from spyre_backend import capabilities, program
-from spyre_backend.compiler import stages
+from spyre_backend import capabilities, program, slices
+from spyre_backend.compiler import settings, stages
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.lowering import _touches_device
 from spyre_backend.compiler.origins import origin_of
@@ -51,15 +51,15 @@ class OperatorTable(CustomGraphModulePass):
         stages.record("post-grad", name, lambda: "\n".join(lines))
 
     def uuid(self) -> str:
-        """Part of the compile cache's key: another release, or another numeric setting, compiles anew."""
-        return f"spyre-{capabilities.current().fingerprint}-{source_digest()}"
+        """Part of the compile cache's key: another release, numeric or compiler setting compiles anew."""
+        return f"spyre-{capabilities.current().fingerprint}-{settings.current().key}-{source_digest()}"
 
 
 @functools.cache
 def source_digest() -> str:
     """Hash of the compiler's own sources: a changed compiler never reuses an older one's graphs."""
     digest = hashlib.sha256()
-    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(program.__file__)]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(program.__file__), Path(slices.__file__)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

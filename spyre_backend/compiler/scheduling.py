@@ -77,16 +77,13 @@ class SpyreScheduling(BaseScheduling):
         )
         self._record("restickify", "\n".join(notes) or "nothing moved")
         division.divide(graph)
-        self._record("work-division", graph.describe())
+        self._record("work-division", division.describe(graph))
         kept = self._kept(graph.ops, nodes)
-        program = bundle.build_program(f"sdsc_fused_{len(self.kernels)}", graph, graph.ops, kept)
-        resident = {s.name: s.lx_address for s in program.tensors if s.lx_address is not None}
-        self._record("scratchpad", "\n".join(f"{n}: LX {a}" for n, a in resident.items()) or "nothing resident")
-        self._record(
-            "bundling", f"{program.name}: {len(program.ops)} operations, arguments {', '.join(program.arguments)}"
-        )
-        self._record("program", program.to_json())
-        self._emit(nodes, program, kept)
+        built = bundle.build_program(f"sdsc_fused_{len(self.kernels)}", graph, graph.ops, kept)
+        self._record("scratchpad", "\n".join(built.scratchpad_notes))
+        self._record("bundling", "\n".join(built.notes))
+        self._record("program", built.program.to_json())
+        self._emit(nodes, built.program, kept)
 
     def _record(self, stage: str, text: str) -> None:
         stages.record(stage, self.graph_name, lambda: text)

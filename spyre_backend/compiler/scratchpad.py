@@ -1,78 +1,102 @@
-"""Stage 7, scratchpad planning (D4.5): which temporaries of a bundle stay in each core's LX.
+"""Stage 7, scratchpad planning (D4.5): what of a bundle stays in each core's LX, and where.
 
-A first-fit planner: a temporary stays if every operation that touches it is one the LX may serve, its producer and
-consumers divide it alike, and it fits beside the temporaries that live at the same time.  Nothing is evicted.
+:mod:`~spyre_backend.compiler.residents` finds the candidates, a solver of :mod:`~spyre_backend.compiler.lx_solvers`
+chooses among them, and the bundle is rewritten: clones of inputs and copies over the ring become operations of their
+own.  Nothing is evicted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from spyre_backend import capabilities
+from spyre_backend.compiler import lx_solvers, residents, settings
 from spyre_backend.compiler.graph import Buffer, operands
-from spyre_backend.program import Op, Operand
-
-NOT_SERVED = frozenset({"ReStickifyOpHBM", "gather"})
-"""Operations that read device memory only (D4.5: read by restickify, indirectly accessed)."""
+from spyre_backend.compiler.lx_solvers import Item
+from spyre_backend.program import Const, Op, Operand
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """First and last operation that touch a temporary, and its bytes on one core."""
+class Plan:
+    """The bundle with its copies, the buffers that these fill, the residents' addresses, and the story for people."""
 
-    name: str
-    first: int
-    last: int
-    num_bytes: int
-
-
-def plan(ops: list[Op], buffers: dict[str, Buffer], temporaries: frozenset[str]) -> dict[str, int]:
-    """LX byte address of each temporary that stays in the scratchpad."""
-    limit = capabilities.current().limits.lx_usable_bytes
-    placed: list[tuple[Life, int]] = []
-    for life in sorted(_lives(ops, buffers, temporaries), key=lambda item: (item.first, -item.num_bytes)):
-        address = _first_fit(life, placed, limit)
-        if address is not None:
-            placed.append((life, address))
-    return {life.name: address for life, address in placed}
+    ops: list[Op]
+    made: dict[str, Buffer] = field(default_factory=dict)
+    addresses: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
-def _lives(ops: list[Op], buffers: dict[str, Buffer], temporaries: frozenset[str]) -> list[Life]:
-    touched: dict[str, list[tuple[int, Op, Operand]]] = {name: [] for name in temporaries}
-    for position, op in enumerate(ops):
-        for operand in (op.output, *operands(op)):
-            if operand.tensor in touched:
-                touched[operand.tensor].append((position, op, operand))
-    lives = []
-    for name, uses in touched.items():
-        if (
-            len(uses) < 2
-            or any(op.name in NOT_SERVED for _, op, _ in uses)
-            or len({_slices(o, op) for _, op, o in uses}) > 1
-        ):
-            continue
-        layout = buffers[name].layout
-        assert layout is not None
-        cores = 1
-        for _, pieces in _slices(uses[0][2], uses[0][1]):
-            cores *= pieces
-        per_core = -(-layout.num_bytes // cores)
-        lives.append(Life(name, uses[0][0], uses[-1][0], -(-per_core // 128) * 128))
-    return lives
+def plan(ops: Sequence[Op], buffers: Mapping[str, Buffer], temporaries: frozenset[str]) -> Plan:
+    """Residents of one bundle under the settings in force.
 
-
-def _slices(operand: Operand, op: Op) -> frozenset[tuple[int, int]]:
-    """How an operation divides a tensor: pieces along each of its strides."""
-    return frozenset((s, n) for s, n in zip(operand.strides, op.split, strict=True) if s and n > 1)
-
-
-def _first_fit(life: Life, placed: list[tuple[Life, int]], limit: int) -> int | None:
-    address = 0
-    overlapping = sorted(
-        (a, a + other.num_bytes) for other, a in placed if other.first <= life.last and life.first <= other.last
+    Args:
+        ops: divided operations in execution order.
+        buffers: all buffers they use, with layouts.
+        temporaries: those that only this bundle makes and reads.
+    """
+    chosen = settings.current()
+    if not chosen.lx_planning:
+        return Plan(ops=list(ops), notes=["scratchpad planning is off"])
+    capacity = capabilities.current().limits.lx_usable_bytes
+    found = residents.find(ops, buffers, temporaries, chosen, capacity)
+    addresses = lx_solvers.solver(chosen.lx_planner)(found.groups, capacity)
+    made = {name: buffer for name, buffer in found.made.items() if name in addresses}
+    return Plan(
+        ops=_rewritten(found, addresses),
+        made=made,
+        addresses=addresses,
+        notes=_story(found, addresses, temporaries, capacity),
     )
-    for start, end in overlapping:
-        if address + life.num_bytes <= start:
-            break
-        address = max(address, end)
-    return address if address + life.num_bytes <= limit else None
+
+
+def _rewritten(found: residents.Candidates, addresses: Mapping[str, int]) -> list[Op]:
+    """The operations, reading the copies that stay, each copy in front of its first reader."""
+    inserted: dict[int, list[Op]] = {}
+    for group, copies in found.copies.items():
+        if group in addresses:
+            for copy in copies:
+                inserted.setdefault(copy.position, []).append(copy.op)
+    result: list[Op] = []
+    for position, op in enumerate(found.ops):
+        result += inserted.get(position, [])
+        targets = {o: item for o in operands(op) if (item := found.reads.get((position, o), "")) in addresses}
+        result.append(replace(op, inputs=tuple(_redirected(item, targets) for item in op.inputs)) if targets else op)
+    return result
+
+
+def _redirected(item: Operand | Const, targets: Mapping[Operand, str]) -> Operand | Const:
+    return replace(item, tensor=targets[item]) if isinstance(item, Operand) and item in targets else item
+
+
+def _story(
+    found: residents.Candidates, addresses: Mapping[str, int], temporaries: frozenset[str], capacity: int
+) -> list[str]:
+    """One line for each resident and for each temporary that does not stay."""
+    items = {item.name: item for group in found.groups for item in group.items}
+    moved = {copy.buffer.name: copy.op.name for copies in found.copies.values() for copy in copies}
+    lines = []
+    for name, address in sorted(addresses.items(), key=lambda pair: (items[pair[0]].first, pair[1])):
+        item = items[name]
+        lines.append(f"{name}: LX {address}..{address + item.num_bytes} on each core, {_life(item)}")
+        replaced = [n for n in item.replaces if addresses.get(n) == address]
+        if replaced:
+            lines[-1] += f", in place of {replaced[0]}"
+        if name in moved:
+            lines[-1] += ", copied over the ring" if moved[name] == "LxRelayout" else ", cloned from device memory"
+    reasons = {**found.reasons}
+    for group in found.groups:
+        if group.items[0].name not in addresses:
+            reasons[group.name] = "no gap beside those that live at the same time"
+    lines += [f"{name}: device memory, {reason}" for name, reason in reasons.items()]
+    peak = max((address + items[name].num_bytes for name, address in addresses.items()), default=0)
+    staying = sum(name in addresses for name in temporaries)
+    lines.append(f"{staying} of {len(temporaries)} temporaries stay, {peak} of {capacity} bytes used")
+    return lines
+
+
+def _life(item: Item) -> str:
+    return f"operations {(item.first + 1) // 2} to {(item.last + 1) // 2}"
+
+
+__all__ = ["Plan", "plan"]

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from spyre_backend import _C, capabilities
+from spyre_backend.compiler import settings
 from spyre_backend.errors import SpyreUnsupported
 
 POINTWISE = (
@@ -227,7 +228,7 @@ def run(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     _refuse_in_eager(op, args, kwargs)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     leaves = [leaf.item() if isinstance(leaf, Tensor) and leaf.device.type != "spyre" else leaf for leaf in leaves]
-    key = (capabilities.current().fingerprint, op, spec, *(_describe(leaf) for leaf in leaves))
+    key = (capabilities.current().fingerprint, settings.current(), op, spec, *(_describe(leaf) for leaf in leaves))
     with _lock:
         compiled = _compiled.get(key)
         if compiled is None:
