@@ -6,17 +6,9 @@ from hf_adapters.errors import HfAdaptersError
 
 
 class CorpusError(HfAdaptersError):
-    """A model, a config or a table cannot be used.
-
-    Attributes:
-        hint: what to do next, or None.
-    """
+    """A model, a config or a table cannot be used."""
 
     code = "E_CORPUS"
-
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class Unbuildable(CorpusError):

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 
 class HfAdaptersError(Exception):
-    """Base of all errors raised on purpose by hf_adapters; ``code`` is stable and machine readable."""
+    """Base of all errors raised on purpose by hf_adapters.
+
+    Attributes:
+        code: stable and machine readable.
+        hint: what to do next, or None.
+    """
 
     code: str = "E_HF_ADAPTERS"
+
+    def __init__(self, *args: object, hint: str | None = None) -> None:
+        super().__init__(*args)
+        self.hint = hint
 
 
 class ModelTypeError(HfAdaptersError, TypeError):

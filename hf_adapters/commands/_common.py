@@ -10,11 +10,11 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import typer
 
+from hf_adapters.store.address import sqlite_file
 from hf_adapters.validation.faults import fault_behind
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _PLAIN_WIDTH = 160
 Database = Annotated[
     str,
     typer.Option(
-        "--db", metavar="FILE|URL", envvar="HF_ADAPTERS_DB", help="SQLite file or SQLAlchemy URL of the database."
+        "--db", metavar="FILE|URL", envvar="HF_ADAPTERS_DB", help="SQLite file, or postgresql://user@host/name."
     ),
 ]
 Release = Annotated[
@@ -123,14 +123,6 @@ def release_name(name: str | None) -> str:
     return chosen
 
 
-def database_path(database: str) -> Path | None:
-    """The file behind a database option, or None for a server."""
-    if "://" not in database:
-        return Path(database)
-    scheme, _, rest = database.partition("://")
-    return Path(rest.removeprefix("/")) if scheme.startswith("sqlite") else None
-
-
 @contextmanager
 def open_store(database: str, *, create: bool = False) -> Iterator[Store]:
     """The store behind `--db`, closed afterwards.
@@ -144,7 +136,7 @@ def open_store(database: str, *, create: bool = False) -> Iterator[Store]:
     """
     from hf_adapters.store import Store
 
-    path = database_path(database)
+    path = sqlite_file(database)
     if not create and path is not None and not path.exists():
         raise UserError(f"there is no database at {path}: run hf-adapters sweep --db {path}, or name another with --db")
     store: Store = Store(database)

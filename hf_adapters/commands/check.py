@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_adapters.commands._common import Release, friendly, open_store, release_name
+from hf_adapters.store.address import command_line, hide_password
 
 if TYPE_CHECKING:
     from hf_adapters.corpus.references import ModelRef
@@ -54,7 +55,7 @@ def check(
     if db is not None:
         _record(db, found, evidence, release)
         if not as_json:
-            _step(f"recorded in {db}")
+            _step(f"recorded in {hide_password(db)}")
     raise typer.Exit(0 if evidence["verdict"] in _ACCEPTED else 1)
 
 
@@ -109,7 +110,7 @@ def _record(db: str, found: ModelRef, evidence: dict[str, Any], release: str) ->
             release=release,
             fingerprint=identity.value,
             source="local",
-            command=" ".join(["hf-adapters", *sys.argv[1:]]),
+            command=command_line(["hf-adapters", *sys.argv[1:]]),
             versions=identity.versions,
         )
         outcome = Outcome(kind="done", result=evidence)

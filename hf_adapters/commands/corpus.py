@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hf_adapters.commands._common import DEFAULT_DATABASE, Database, Release, friendly, open_store, release_name
+from hf_adapters.store.address import hide_password, sqlite_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +29,6 @@ _PROGRESS_EVERY = 100
 @friendly
 def info(db: Database = DEFAULT_DATABASE) -> None:
     """Tell what is bundled, and which rankings a database holds."""
-    from hf_adapters.commands._common import database_path
     from hf_adapters.corpus import load_profiles, load_ranking
 
     ranking, profiles = load_ranking(), load_profiles()
@@ -38,12 +38,12 @@ def info(db: Database = DEFAULT_DATABASE) -> None:
         f"bundled: {len(ranking.rows):,} models of {ranking.date}, {ranking.downloads:,} downloads; "
         f"{described:,} are described by {len(profiles)} profiles over {len(shapes)} shapes"
     )
-    path = database_path(db)
+    path = sqlite_file(db)
     if path is not None and not path.exists():
         return
     with open_store(db) as store:
         for source, models in sorted(store.sources().items()):
-            typer.echo(f"{db}: ranking {source!r} with {models:,} models")
+            typer.echo(f"{hide_password(db)}: ranking {source!r} with {models:,} models")
 
 
 @app.command("profiles", epilog="Example: hf-adapters corpus profiles --family bert")
@@ -80,8 +80,8 @@ def pull(
         summary = pull_ranking(top, store, release=release, on_progress=_progress)
         _place_in_all_releases(store, summary.profiles.values())
     counts = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.buildable.items()))
-    typer.echo(f"{db}: {len(summary.ranking.rows):,} models of {summary.ranking.date} ({counts})")
-    typer.echo(f"Judge them with: hf-adapters sweep --source {summary.ranking.source} --top {top} --db {db}")
+    typer.echo(f"{hide_password(db)}: {len(summary.ranking.rows):,} models of {summary.ranking.date} ({counts})")
+    _advise(f"--source {summary.ranking.source} --top {top}", db)
 
 
 @app.command("import", epilog="Example: hf-adapters corpus import top10k.csv --db sweep.db")
@@ -98,8 +98,12 @@ def import_(
     ranking = read_table(file)
     with open_store(db, create=True) as store:
         import_table(file, store, release=release)
-    typer.echo(f"{db}: {len(ranking.rows):,} models of {ranking.date} from {file}")
-    typer.echo(f"Judge them with: hf-adapters sweep --source {ranking.source} --db {db}")
+    typer.echo(f"{hide_password(db)}: {len(ranking.rows):,} models of {ranking.date} from {file}")
+    _advise(f"--source {ranking.source}", db)
+
+
+def _advise(options: str, db: str) -> None:
+    typer.echo(f"Judge them with: hf-adapters sweep {options} --db {hide_password(db)}")
 
 
 def _place_in_all_releases(store: Store, profiles: Iterable[Profile]) -> None:

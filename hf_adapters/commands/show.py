@@ -15,6 +15,7 @@ from hf_adapters.commands._common import (
     open_store,
     release_name,
 )
+from hf_adapters.store.address import hide_password
 
 if TYPE_CHECKING:
     from hf_adapters.store.records import CurrentVerdict, StoredVerdict
@@ -39,7 +40,9 @@ def show(
     with open_store(db) as store:
         found = store.find(model, release=release)
     if not found:
-        raise UserError(f"the database {db} knows no model {model!r}: judge it with hf-adapters check {model}")
+        raise UserError(
+            f"the database {hide_password(db)} knows no model {model!r}: judge it with hf-adapters check {model}"
+        )
     first = found[0]
     if as_json:
         typer.echo(_as_json(first))

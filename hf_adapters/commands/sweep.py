@@ -17,11 +17,11 @@ from hf_adapters.commands._common import (
     Release,
     UserError,
     console,
-    database_path,
     friendly,
     open_store,
     release_name,
 )
+from hf_adapters.store.address import command_line, hide_password, sqlite_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +102,7 @@ def sweep(
         retry=_verdicts(_split(retry)),
         limits=Limits(jobs=jobs, timeout=timeout, memory=memory_bytes),
         report=html or _default_report(db),
-        command=" ".join(["hf-adapters", *sys.argv[1:]]),
+        command=command_line(["hf-adapters", *sys.argv[1:]]),
         work=work or WORK,
     )
     shown = console()
@@ -138,7 +138,7 @@ def _verdicts(names: list[str]) -> frozenset[str]:
 
 
 def _default_report(db: str) -> Path:
-    path = database_path(db)
+    path = sqlite_file(db)
     return path.with_suffix(".html") if path is not None else Path("hf-adapters.html")
 
 
@@ -158,4 +158,6 @@ def _conclude(store: Store, options: SweepOptions, result: SweepResult, shown: C
             f"Interrupted after {result.done} of {len(result.plan.todo)} structures; all of them are recorded.",
             soft_wrap=True,
         )
-        shown.print(f"Continue with: {options.command or f'hf-adapters sweep --db {db}'}", soft_wrap=True)
+        shown.print(
+            f"Continue with: {options.command or f'hf-adapters sweep --db {hide_password(db)}'}", soft_wrap=True
+        )

@@ -9,8 +9,9 @@ from sqlalchemy import JSON, BigInteger, DateTime, Integer
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-# SQLite only numbers rows by itself in a column declared INTEGER.
-RowId = BigInteger().with_variant(Integer(), "sqlite")
+# SQLite's INTEGER holds 64 bits; it only numbers rows by itself in a column declared so.
+LongInteger = BigInteger().with_variant(Integer(), "sqlite")
+RowId = LongInteger
 Json = JSON(none_as_null=True)
 
 

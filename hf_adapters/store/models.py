@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from hf_adapters.store._types import Json, RowId, UtcDateTime, utc_now
+from hf_adapters.store._types import Json, LongInteger, RowId, UtcDateTime, utc_now
 
 VERDICTS: tuple[str, ...] = (
     "native",
@@ -187,7 +187,7 @@ class VerdictRow(SQLModel, table=True):
     weights: str = "random"
     weights_revision: str | None = None
     config_hash: str | None = None
-    seed: int | None = None
+    seed: int | None = Field(default=None, sa_column=Column(LongInteger, nullable=True))
     depth: str = "all"
     cut: dict[str, Any] = Field(default_factory=dict, sa_column=Column(Json, nullable=False))
     inputs: dict[str, Any] = Field(default_factory=dict, sa_column=Column(Json, nullable=False))

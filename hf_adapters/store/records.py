@@ -164,6 +164,9 @@ class StoredRun:
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, str):
+        # PostgreSQL holds no NUL, and no database holds half of a surrogate pair; output of workers may have both.
+        return value.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import func, insert, or_, select, update
 
 from hf_adapters.corpus.profiles import Profile
 from hf_adapters.corpus.ranking import Ranking
 from hf_adapters.store import catalogue, current, schema, unbuildable
 from hf_adapters.store._types import utc_now
-from hf_adapters.store.engine import Database
+from hf_adapters.store.engine import BUSY_TIMEOUT, Database
 from hf_adapters.store.errors import NoSuchRow, SchemaMissing, SourceAmbiguous
 from hf_adapters.store.models import LADDER, AdapterRow, ModelRow, RunRow, VerdictRow
 from hf_adapters.store.models import VERDICTS as VERDICT_NAMES
@@ -43,7 +43,7 @@ class Store:
         StoreError: one of its subclasses, whenever the database cannot be used.
     """
 
-    def __init__(self, url_or_path: str | Path, *, busy_timeout: float = 10.0) -> None:
+    def __init__(self, url_or_path: str | Path, *, busy_timeout: float = BUSY_TIMEOUT) -> None:
         """Name the database; it is opened at the first use.
 
         Args:
@@ -141,13 +141,11 @@ class Store:
             return int(connection.execute(insert(MODELS).values(values).returning(MODELS.c.id)).scalar_one())
 
     def sources(self) -> dict[str, int]:
-        """Rankings in the store, with their number of ranked models."""
+        """Rankings in the store, oldest first, with their number of ranked models."""
         with self._reading() as connection:
-            found = connection.execute(select(MODELS.c.source).where(MODELS.c.rank.is_not(None))).scalars()
-            counts: dict[str, int] = {}
-            for source in found:
-                counts[source] = counts.get(source, 0) + 1
-            return counts
+            ranked = select(MODELS.c.source, func.count()).where(MODELS.c.rank.is_not(None))
+            found = connection.execute(ranked.group_by(MODELS.c.source).order_by(func.min(MODELS.c.id)))
+            return {str(source): int(count) for source, count in found}
 
     def default_source(self) -> str:
         """The ranking of the newest run that has one, else the only ranking.

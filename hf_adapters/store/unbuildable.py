@@ -46,7 +46,7 @@ def missing_verdicts(
     if top is not None:
         query = query.where(MODELS.c.rank <= top)
     records = []
-    for row in connection.execute(query):
+    for row in connection.execute(query.order_by(MODELS.c.rank)):
         reason = row.no_profile_reason or _NO_REASON
         if said.get(row.id) == reason:
             continue

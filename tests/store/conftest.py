@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from hf_adapters.corpus import Profile, Ranking, RankingRow
 from hf_adapters.store import Store, VerdictRecord
+from tests.postgres import Server
 
 RELEASE = "2026.07"
 SOURCE = "table:small.csv"
@@ -80,9 +82,28 @@ def begin(store: Store, **values: Any) -> int:
     return store.begin_run(**{**given, **values})
 
 
+NewDatabase = Callable[[], str]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
+    """Gives addresses of empty databases, of each kind in turn."""
+    if request.param == "postgresql":
+        server: Server = request.getfixturevalue("postgres_server")
+        return server.new_schema
+    numbers = itertools.count()
+    return lambda: f"sqlite:///{tmp_path / f'small{next(numbers)}.db'}"
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "small.db") as opened:
+def address(new_database: NewDatabase) -> str:
+    """An empty database of each kind in turn."""
+    return new_database()
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    with Store(address) as opened:
         opened.upgrade()
         opened.put_ranking(RANKING, PROFILES, release=RELEASE)
         yield opened

@@ -18,6 +18,7 @@ from hf_adapters.store.errors import (
     StoreLocked,
     StoreUnreachable,
 )
+from hf_adapters.store.schema import newest_revision
 from tests.store.conftest import PROFILES, RANKING, RELEASE, SOURCE, begin
 
 
@@ -59,7 +60,7 @@ def test_a_write_protected_file_can_be_read_but_not_written(tmp_path: Path) -> N
     path.chmod(0o444)
     with Store(path) as store:
         assert len(store.current(release=RELEASE)) == 6
-        assert store.upgrade() == ("0001", "0001")
+        assert store.upgrade() == (newest_revision(), newest_revision())
         with pytest.raises(ReadOnlyStore) as caught:
             begin(store)
     assert caught.value.code == "E_STORE_READ_ONLY"
@@ -101,7 +102,7 @@ def test_an_empty_file_is_an_empty_database(tmp_path: Path) -> None:
     path.touch()
     with Store(path) as store:
         assert store.state() == "empty"
-        assert store.upgrade() == (None, "0001")
+        assert store.upgrade() == (None, newest_revision())
 
 
 def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:

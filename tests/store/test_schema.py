@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, inspect
 from sqlmodel import SQLModel
 
 from hf_adapters.store import Store, models, schema
+from hf_adapters.store.address import full_address
 from tests.store.conftest import RELEASE
 
 HISTORIC = Path(__file__).parent / "historic"
@@ -41,16 +42,14 @@ def test_the_columns_are_those_that_were_agreed_on() -> None:
     assert {name: tables[name] for name in COLUMNS} == COLUMNS
 
 
-def test_migrating_gives_the_tables_of_the_code(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
-    with engine.begin() as connection:
+def test_migrating_gives_the_tables_of_the_code(address: str) -> None:
+    with create_engine(full_address(address)).begin() as connection:
         schema.upgrade(connection, "x")
         assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
 
 
-def test_migrating_back_leaves_nothing(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
-    with engine.begin() as connection:
+def test_migrating_back_leaves_nothing(address: str) -> None:
+    with create_engine(full_address(address)).begin() as connection:
         schema.upgrade(connection, "x")
         schema.downgrade(connection, "base")
         assert inspect(connection).get_table_names() == ["alembic_version"]
@@ -83,11 +82,10 @@ def test_every_revision_has_a_historic_database() -> None:
 
 
 @pytest.mark.parametrize("column", ["verdict", "ladder"])
-def test_the_database_itself_knows_the_words(tmp_path: Path, column: str) -> None:
-    path = tmp_path / "x.db"
-    Store(path).upgrade()
-    checks = " ".join(
-        str(check["sqltext"]) for check in inspect(create_engine(f"sqlite:///{path}")).get_check_constraints("verdicts")
-    )
+def test_the_database_itself_knows_the_words(address: str, column: str) -> None:
+    with Store(address) as store:
+        store.upgrade()
+    engine = create_engine(full_address(address))
+    checks = " ".join(str(check["sqltext"]) for check in inspect(engine).get_check_constraints("verdicts"))
     words = models.VERDICTS if column == "verdict" else models.LADDER
     assert all(f"'{word}'" in checks for word in words)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 
 from hf_adapters.corpus import structural_signature
 from hf_adapters.store import CurrentVerdict, Store
+from hf_adapters.store.address import full_address
 from hf_adapters.store.errors import NoSuchRow, SourceAmbiguous
 from hf_adapters.store.records import AdapterRecord
-from tests.store.conftest import PROFILES, RANKING, RELEASE, SOURCE, begin, record
+from tests.store.conftest import PROFILES, RANKING, RELEASE, SOURCE, NewDatabase, begin, record
 
 BERT = structural_signature(PROFILES["bert.a/v10"], RELEASE)
 QWEN = structural_signature(PROFILES["qwen3.b/v10"], RELEASE)
@@ -125,33 +126,31 @@ def test_a_verdict_about_the_model_itself_beats_the_one_of_its_structure(store: 
         max_size=6,
     )
 )
-@settings(max_examples=15, deadline=None)
-def test_whatever_happened_exactly_one_verdict_is_current(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
-) -> None:
-    with Store(tmp_path_factory.mktemp("db") / "x.db") as store:
-        store.upgrade()
-        store.put_ranking(RANKING.head(1), PROFILES, release=RELEASE)
-        run, model = begin(store), _by_id(store)["acme/one"].model.id
-        for subject, fingerprint, verdict in steps:
-            about = {"model_row_id": model} if subject == "model" else {"signature": BERT}
-            store.record_verdict(run, record(fingerprint=fingerprint, verdict=verdict, **about))
-        current = store.current(release=RELEASE, source=SOURCE)
-        assert len(current) == 1
-        owns = [step for step in steps if step[0] == "model"]
-        expected = owns[-1] if owns else steps[-1]
-        if owns and steps[-1][0] == "structure" and steps[-1][1] != owns[-1][1]:
-            expected = steps[-1]
-        assert current[0].verdict == expected[2]
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_happened_exactly_one_verdict_is_current(store: Store, steps: list[Any]) -> None:
+    # Each example has a ranking and a structure of its own, which is quicker than a database.
+    own = replace(PROFILES["bert.a/v10"], config={"hidden_size": 16, "example": len(store.sources())})
+    source = f"example {len(store.sources())}"
+    store.put_ranking(replace(RANKING.head(1), source=source), {own.profile_id: own}, release=RELEASE)
+    signature = structural_signature(own, RELEASE)
+    run, model = begin(store, source=source), store.current(release=RELEASE, source=source)[0].model.id
+    for subject, fingerprint, verdict in steps:
+        about = {"model_row_id": model} if subject == "model" else {"signature": signature}
+        store.record_verdict(run, record(fingerprint=fingerprint, verdict=verdict, **about))
+    current = store.current(release=RELEASE, source=source)
+    assert len(current) == 1
+    owns = [step for step in steps if step[0] == "model"]
+    expected = owns[-1] if owns else steps[-1]
+    if owns and steps[-1][0] == "structure" and steps[-1][1] != owns[-1][1]:
+        expected = steps[-1]
+    assert current[0].verdict == expected[2]
 
 
-def test_rows_cannot_be_changed_or_deleted(store: Store) -> None:
+def test_rows_cannot_be_changed_or_deleted(store: Store, address: str) -> None:
     store.record_verdict(begin(store), record(signature=BERT))
-    with sqlite3.connect(store.where) as connection:
-        for statement in ("UPDATE verdicts SET verdict = 'native'", "DELETE FROM verdicts"):
-            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-                connection.execute(statement)
-    connection.close()
+    for statement in ("UPDATE verdicts SET verdict = 'native'", "DELETE FROM verdicts"):
+        with pytest.raises(DBAPIError, match="append-only"), create_engine(full_address(address)).begin() as connection:
+            connection.exec_driver_sql(statement)
     assert _by_id(store)["acme/one"].verdict == "adapted"
 
 
@@ -171,21 +170,23 @@ def test_everything_recorded_comes_back(store: Store) -> None:
         cut={"vocab_size": (100, 10)},
         inputs={"lengths": [3, 4]},
         versions={"torch": "2.13.0"},
-        seed=7,
-        details={"layers": [1.0, float("nan"), float("inf")]},
+        seed=2**62 - 1,
+        details={"layers": [1.0, float("nan"), float("inf")], "output": "a\x00b \ud800"},
+        hint="a\x00b",
         simulated_us=float("inf"),
     )
     identifier = store.record_verdict(begin(store), given)
     found = store.history(signature=BERT)[0]
     assert found.id == identifier
     assert found.created_at.tzinfo == UTC
-    assert (found.noise_floor, found.multiple, found.neighbours_kept, found.seed) == (0.0125, 1.5, True, 7)
+    assert (found.noise_floor, found.multiple, found.neighbours_kept, found.seed) == (0.0125, 1.5, True, 2**62 - 1)
     assert (found.cut, found.adapters, found.inputs) == (
         {"vocab_size": [100, 10]},
         {"rotary": "abc"},
         {"lengths": [3, 4]},
     )
-    assert found.details == {"layers": [1.0, None, None]}
+    assert found.details == {"layers": [1.0, None, None], "output": "a\N{REPLACEMENT CHARACTER}b ?"}
+    assert found.hint == "a\N{REPLACEMENT CHARACTER}b"
     assert found.simulated_us is None
 
 
@@ -261,7 +262,7 @@ def test_a_model_checked_by_hand_has_a_row_outside_of_every_ranking(store: Store
     assert store.sources() == {SOURCE: 6}
 
 
-def test_the_default_ranking_is_that_of_the_newest_run(store: Store, tmp_path: Path) -> None:
+def test_the_default_ranking_is_that_of_the_newest_run(store: Store, new_database: NewDatabase) -> None:
     assert store.default_source() == SOURCE
     store.put_ranking(type(RANKING)(rows=RANKING.rows, source="hub", date="d"), PROFILES, release=RELEASE)
     with pytest.raises(SourceAmbiguous, match="hub"):
@@ -269,7 +270,7 @@ def test_the_default_ranking_is_that_of_the_newest_run(store: Store, tmp_path: P
     begin(store, source="hub")
     begin(store, source="local")
     assert store.default_source() == "hub"
-    with Store(tmp_path / "empty.db") as empty:
+    with Store(new_database()) as empty:
         empty.upgrade()
         with pytest.raises(NoSuchRow):
             empty.default_source()
