@@ -184,18 +184,20 @@ def restickify_run(program: Program, op: Op) -> int:
 
 
 def relayout_cost(program: Program, index: int) -> float:
-    """Time of a relayout from the division of whoever wrote its input to its own (D7.6)."""
+    """Time of a relayout from the division of whoever wrote its input to its own (D7.6).
+
+    The ways are the cores that one core sends to, or receives from where that is more; copies count as receivers.
+    """
     op = program.ops[index]
     source = next(o for o in op.inputs if isinstance(o, Operand))
     spec = program.tensor(source.tensor)
     writer = next((o for o in reversed(program.ops[:index]) if o.output.tensor == source.tensor), None)
     before = _pieces(writer, writer.output) if writer is not None else {}
     after = _pieces(op, source)
-    ways = 1
-    for stride in {*before, *after}:
-        ways *= math.ceil(before.get(stride, 1) / after.get(stride, 1))
-    cores = max(cores_used(op), 1)
-    per_core = spec.layout.num_bytes / max(cores, math.prod(before.values()))
+    pairs = [(before.get(stride, 1), after.get(stride, 1)) for stride in {*before, *after}]
+    copies = math.prod(n for s, n in zip(source.strides, op.split, strict=False) if not s)
+    ways = max(math.prod(math.ceil(b / a) for b, a in pairs), copies * math.prod(math.ceil(a / b) for b, a in pairs))
+    per_core = spec.layout.num_bytes / math.prod(before.values())
     return rates.relayout_ns(per_core, ways, _runs(spec, before, after, per_core))
 
 
