@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hf_adapters.commands import adapters, check, corpus, db, explain, releases, report, show, sweep
+from hf_adapters.commands import adapters, check, corpus, db, explain, profile, releases, report, show, sweep
 
 app = typer.Typer(
     name="hf-adapters",
@@ -21,6 +21,7 @@ app.command("sweep")(sweep.sweep)
 app.command("check")(check.check)
 app.command("show")(show.show)
 app.command("explain")(explain.explain)
+app.command("profile")(profile.profile)
 app.command("report")(report.report)
 app.command("releases")(releases.releases)
 app.add_typer(corpus.app, name="corpus")

@@ -53,6 +53,7 @@ COMMANDS: dict[str, set[str]] = {
     "corpus pull": {"--backend-release", "--db", "--top"},
     "db upgrade": {"--db"},
     "explain": {"MODEL", "--backend-release", "--stage", "--stock"},
+    "profile": {"MODEL", "--backend-release", "--batch", "--length", "--stock", "--trace"},
     "releases": set(),
     "report": {"--backend-release", "--db", "--format", "--output", "-o", "--source", "--top"},
     "show": {"MODEL", "--backend-release", "--db", "--json"},

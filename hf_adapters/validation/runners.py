@@ -38,6 +38,8 @@ class Execution:
     """Device programs launched; None when the runner has no device."""
     computed_elsewhere: Mapping[str, int] = field(default_factory=dict)
     """Heavy computations done off the device or in another format -> calls."""
+    simulated_us: float | None = None
+    """Time of the launches on the simulated card, each with its dispatch; None when the runner has no device."""
     multiplications: int | None = None
     """Multiplications of matrix products on the device; None when the runner cannot tell."""
     layers: int = 0
@@ -153,6 +155,8 @@ class Device:
     def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
         """See `Runner`. The model is decompiled again, also after an error."""
         import hf_adapters
+        from spyre_backend.emulator.profile import profile
+        from spyre_backend.runtime.observed import launches as observed
 
         started = time.perf_counter()
         compiled = hf_adapters.compile(model, only=self.adapters, release=self.release)
@@ -161,16 +165,18 @@ class Device:
             device = torch.spyre  # type: ignore[attr-defined]
             device.reset_fallback_counts()
             device.reset_launch_count()
-            with torch.no_grad(), _located_refusals(compiled), device_work() as work:
+            with torch.no_grad(), _located_refusals(compiled), device_work() as work, observed() as ran:
                 recording = record(compiled, on_device(input_sets), layers=layers, pooling=pooling)
             counts: dict[tuple[str, str], int] = dict(device.fallback_counts())
             launches = int(device.launch_count())
+            simulated = profile(ran)
         finally:
             hf_adapters.decompile(model)
         return Execution(
             recording=recording,
             fallbacks=counts,
             launches=launches,
+            simulated_us=simulated.kernel_us + simulated.launch_us,
             multiplications=work.multiplications,
             layers=_layers_called(recording, layers),
             seconds=time.perf_counter() - started,

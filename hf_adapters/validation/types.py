@@ -142,6 +142,8 @@ class Validation:
     fallbacks: dict[str, int] = field(default_factory=dict)
     """`"<op> (<category>)"` -> calls that ran on the CPU."""
     launches: int | None = None
+    simulated_us: float | None = None
+    """Time of the candidate's launches on the simulated card, in microseconds."""
     adapters: dict[str, str] = field(default_factory=dict)
     """Adapter -> hash of its source."""
     native_reason: str | None = None

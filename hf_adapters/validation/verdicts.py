@@ -60,6 +60,7 @@ def judged(base: Validation, execution: Execution, judgement: Judgement, patched
         equivalence_error=_finite(judgement.equivalence_error),
         fallbacks={f"{op} ({category})": count for (op, category), count in execution.fallbacks.items()},
         launches=execution.launches,
+        simulated_us=execution.simulated_us,
         failed_checks=tuple(check.sentence() for check in failed),
         places=judgement.places,
     )

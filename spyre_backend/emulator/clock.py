@@ -23,6 +23,10 @@ Dispatch = Literal["direct", "graph"]
 Bound = Literal["compute", "memory", "relayout"]
 
 
+class ClockSettingError(ValueError):
+    """A variable of the environment that sets the clock has no usable value."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockSettings:
     """Where the sources leave a choice.
@@ -93,14 +97,16 @@ def environment_settings() -> ClockSettings:
     """Settings of the process: ``SPYRE_CLOCK_DISPATCH`` (direct, graph) and ``SPYRE_CLOCK_NOISE`` (a seed).
 
     Raises:
-        ValueError: a variable has another value.
+        ClockSettingError: a variable has another value.
     """
     dispatch = os.environ.get("SPYRE_CLOCK_DISPATCH", "direct")
     noise = os.environ.get("SPYRE_CLOCK_NOISE")
     if dispatch not in ("direct", "graph"):
-        raise ValueError(f"SPYRE_CLOCK_DISPATCH is {dispatch!r}: choose direct or graph")
+        raise ClockSettingError(f"SPYRE_CLOCK_DISPATCH is {dispatch!r}: choose direct or graph")
     if noise and not noise.isdigit():
-        raise ValueError(f"SPYRE_CLOCK_NOISE is {noise!r}: give a seed (a whole number), or nothing for no noise")
+        raise ClockSettingError(
+            f"SPYRE_CLOCK_NOISE is {noise!r}: give a seed (a whole number), or nothing for no noise"
+        )
     return ClockSettings(
         dispatch="graph" if dispatch == "graph" else "direct", noise_seed=int(noise) if noise else None
     )

@@ -57,10 +57,11 @@ ALIGNED = CycleSettings(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpCycles:
-    """Cycles of the slowest core of one operation, by unit."""
+    """Cycles of the slowest core of one operation, by unit; ``us`` is its time alone."""
 
     name: str
     cores: int
+    us: float
     compute: float
     memory: float
     communication: float
@@ -94,11 +95,7 @@ def program_cycles(program: Program, settings: CycleSettings = ALIGNED) -> Progr
     specs = {spec.name: spec for spec in program.tensors}
     ops = tuple(_op_cycles(program, op, specs, settings) for op in program.ops)
     compute, memory, ring = (sum(getattr(op, unit) for op in ops) for unit in ("compute", "memory", "communication"))
-    cycles = {
-        "serial": compute + memory + ring,
-        "overlapped": max(compute, memory + ring),
-        "overlapped_3way": max(compute, memory, ring),
-    }[settings.overlap]
+    cycles = _together(compute, memory, ring, settings)
     flops = float(sum(_flops(op) for op in program.ops))
     num_bytes = sum(op.memory * _stick_rate(settings, op.cores) * op.cores for op in ops)
     intensity = flops / num_bytes if num_bytes else math.inf
@@ -116,6 +113,12 @@ def program_cycles(program: Program, settings: CycleSettings = ALIGNED) -> Progr
     )
 
 
+def _together(compute: float, memory: float, ring: float, settings: CycleSettings) -> float:
+    if settings.overlap == "serial":
+        return compute + memory + ring
+    return max(compute, memory + ring) if settings.overlap == "overlapped" else max(compute, memory, ring)
+
+
 def _stick_rate(settings: CycleSettings, cores: int) -> float:
     """Bytes of device memory that one of `cores` active cores moves in a cycle: a static share of the card's."""
     return settings.hbm / settings.clock_ghz / max(cores, 1)
@@ -123,7 +126,7 @@ def _stick_rate(settings: CycleSettings, cores: int) -> float:
 
 def _op_cycles(program: Program, op: Op, specs: dict[str, TensorSpec], settings: CycleSettings) -> OpCycles:
     if not math.prod(op.dims):
-        return OpCycles(name=op.name, cores=0, compute=0.0, memory=0.0, communication=0.0)
+        return OpCycles(name=op.name, cores=0, us=0.0, compute=0.0, memory=0.0, communication=0.0)
     parts = [ranges for _, ranges in core_slices(program, op)]
     active = [ranges for ranges in parts if all(len(part) for part in ranges)]
     shapes = {tuple(len(part) for part in ranges): ranges for ranges in active}
@@ -136,13 +139,9 @@ def _op_cycles(program: Program, op: Op, specs: dict[str, TensorSpec], settings:
     elif op.reduced and op.split and math.prod(op.split[-op.reduced :]) > 1:
         rounds = math.prod(op.split[-op.reduced :]) - 1
         ring = rounds * _output_bytes(op, next(iter(shapes)), specs) / settings.ring
-    return OpCycles(
-        name=op.name,
-        cores=cores,
-        compute=compute,
-        memory=memory * 128 / _stick_rate(settings, cores),
-        communication=ring,
-    )
+    loading = memory * 128 / _stick_rate(settings, cores)
+    us = _together(compute, loading, ring, settings) / settings.clock_ghz / 1000
+    return OpCycles(name=op.name, cores=cores, us=us, compute=compute, memory=loading, communication=ring)
 
 
 def _compute(op: Op, shape: tuple[int, ...], settings: CycleSettings) -> float:

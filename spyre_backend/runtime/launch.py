@@ -24,6 +24,7 @@ from spyre_backend.errors import SpyreRuntimeError, SpyreUnsupported
 from spyre_backend.program import Operand, Program, TensorSpec
 from spyre_backend.runtime import memory
 from spyre_backend.runtime.decoded import DECODED, Source
+from spyre_backend.runtime.observed import launching
 from spyre_backend.runtime.offsets import refusal_text, stick_coordinate
 
 _INTERNED_MAX: Final = 4096
@@ -77,7 +78,7 @@ class LoadedProgram:
             _check(self.program.name, position, arg, spec)
             if self._aligned_inputs and stick_coordinate(arg):
                 raise _misaligned(arg, spec)
-        with torch.no_grad(), memory.device_access():
+        with launching(self.program), torch.no_grad(), memory.device_access():
             arguments = [_bind(arg, spec) for arg, spec in zip(args, self._specs, strict=True)]
             tensors, fresh = self._working_tensors(arguments)
             self._plan.run(tensors, fresh)

@@ -158,7 +158,7 @@ def test_environment_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPYRE_CLOCK_NOISE", "3")
     assert clock.settings() == ClockSettings(dispatch="graph", noise_seed=3)
     monkeypatch.setenv("SPYRE_CLOCK_NOISE", "loud")
-    with pytest.raises(ValueError, match="SPYRE_CLOCK_NOISE"):
+    with pytest.raises(clock.ClockSettingError, match="SPYRE_CLOCK_NOISE"):
         clock.settings()
 
 

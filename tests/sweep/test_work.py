@@ -31,6 +31,7 @@ def validated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             neighbours_kept=0.5,
             fallbacks={"aten.embedding.default (lookup)": 3},
             adapters={"head_padding": "abc"},
+            simulated_us=812.5,
             weights=arguments["weights"],
             depth=arguments["depth"],
             inputs="right 4x33",
@@ -58,6 +59,7 @@ def test_evidence_fits_the_store_and_survives_the_pipe(validated: list[dict[str,
         3,
     )
     assert record.neighbours_kept is False
+    assert record.simulated_us == 812.5
     assert record.details["neighbours_share"] == 0.5
     assert record.inputs == {"sets": "right 4x33", "seed": 7}
     (adapter,) = adapter_records(outcome)

@@ -30,6 +30,8 @@ def test_a_bert_is_accepted_as_it_is() -> None:
     assert found.runner == "device"
     assert found.launches is not None
     assert found.launches >= 3 * 4, "three layers, four batches"
+    assert found.simulated_us is not None
+    assert found.simulated_us > 25 * found.launches, "launches alone take that"
     assert found.multiple is not None
     assert found.multiple < 2.5
     assert {key.rpartition(" ")[2] for key in found.fallbacks} <= {"(lookup)", "(integer)"}
