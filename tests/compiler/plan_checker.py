@@ -79,7 +79,7 @@ def _write(
             if old is not None and old[0] != spec.name and last[old[0]] >= position:
                 assert _in_place(op, specs[old[0]], spec, last[old[0]] == position), f"{spec.name} over {old[0]}"
             memory[core, address] = (spec.name, stick)
-    logical = {stick for stick in range(math.prod(spec.layout.device_size[:-1]))}
+    logical = set(range(math.prod(spec.layout.device_size[:-1])))
     assert written == logical, f"{op.name} leaves {len(logical - written)} sticks of {spec.name} unwritten"
 
 
