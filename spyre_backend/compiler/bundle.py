@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def build_program(name: str, graph: Graph, ops: Sequence[Op], kept: frozenset[st
     pooled = settings.current().hbm_pool
     offsets = hbm_pool.plan(lives, shared=pooled)
     written = {op.output.tensor for op in planned.ops}
-    read_first = _read_before_written(planned.ops)
+    read_first = _earlier_content(planned.ops, buffers)
     specs = []
     for tensor in dict.fromkeys(o.tensor for op in planned.ops for o in (*operands(op), op.output)):
         kind: TensorKind = "temp"
@@ -104,13 +105,21 @@ def _spec(buffer: Buffer, kind: TensorKind, addresses: Mapping[str, int], offset
     )
 
 
-def _read_before_written(ops: Sequence[Op]) -> frozenset[str]:
-    """Tensors whose earlier content matters: read first, or written only in part (a slice of a larger tensor)."""
-    done: set[str] = set()
+_Piece = tuple[int, tuple[int, ...], tuple[int, ...], int]
+"""What one operation writes of a tensor: number of elements, extents, strides and offset."""
+
+
+def _earlier_content(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> frozenset[str]:
+    """Tensors whose earlier content matters: read first, or written only in part (a piece of a cat)."""
+    written: dict[str, set[_Piece]] = {}
     needed: set[str] = set()
     for op in ops:
-        needed.update(o.tensor for o in operands(op) if o.tensor not in done)
-        done.add(op.output.tensor)
+        needed.update(o.tensor for o in operands(op) if o.tensor not in written)
+        dims = (*op.dims[: len(op.dims) - op.reduced], int(op.attrs.get("k", 1)))
+        written.setdefault(op.output.tensor, set()).add((math.prod(dims), dims, op.output.strides, op.output.offset))
+    for name, pieces in written.items():
+        if sum(count for count, *_ in pieces) < math.prod(buffers[name].size):
+            needed.add(name)
     return frozenset(needed)
 
 

@@ -65,7 +65,7 @@ class Plan:
         fresh = all(result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() for x in operands)
         if result.shape != step.output.size:
             result, fresh = result.expand(step.output.size), False
-        result, fresh = _finished(result, step, fresh)
+        result, fresh = finished(result, step, fresh)
         if target not in tensors:
             spec = self._specs[target]
             if spec.kind != "temp" and target not in replaceable:
@@ -112,7 +112,7 @@ def _decoded(result: Tensor, step: Step) -> Tensor:
     return dl16_decode(result) if result.dtype is torch.int16 and step.op.inputs[0].dtype in DL16_DTYPES else result
 
 
-def _finished(result: Tensor, step: Step, fresh: bool) -> tuple[Tensor, bool]:
+def finished(result: Tensor, step: Step, fresh: bool) -> tuple[Tensor, bool]:
     """`result` in the working dtype of the output, rounded if need be; and whether it is memory of its own."""
     wanted = TORCH_DTYPES[step.op.output.dtype]
     if result.dtype is not wanted:

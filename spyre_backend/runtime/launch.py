@@ -18,6 +18,8 @@ from torch import Tensor
 
 from spyre_backend import _C, capabilities
 from spyre_backend.emulator.context import DL16_DTYPES, TORCH_DTYPES
+from spyre_backend.emulator.exact import ExactPlan
+from spyre_backend.emulator.executors import current_executor
 from spyre_backend.emulator.fast import Plan, allocate
 from spyre_backend.emulator.numerics import dl16_decode, dl16_encode
 from spyre_backend.errors import SpyreRuntimeError, SpyreUnsupported
@@ -53,6 +55,7 @@ class LoadedProgram:
         self.program = program
         self.digest = program.digest
         self._plan = Plan(program)
+        self._exact: ExactPlan | None = None
         self._specs = tuple(_argument_spec(program, name) for name in program.arguments)
         self._tables = _gather_tables(program)
         self._aligned_inputs = not capabilities.load(program.release).settings.graph_input_mid_stick
@@ -81,11 +84,19 @@ class LoadedProgram:
         with launching(self.program), torch.no_grad(), memory.device_access():
             arguments = [_bind(arg, spec) for arg, spec in zip(args, self._specs, strict=True)]
             tensors, fresh = self._working_tensors(arguments)
-            self._plan.run(tensors, fresh)
+            self._chosen_plan().run(tensors, fresh)
             for argument in arguments:
                 if argument.writes and argument.device.numel():
                     _write_back(argument, tensors[argument.spec.name])
         _C.record_launch()
+
+    def _chosen_plan(self) -> Plan | ExactPlan:
+        """The plan of the executor that this context chose; the exact one is made when it is first wanted."""
+        if current_executor() == "fast":
+            return self._plan
+        if self._exact is None:
+            self._exact = ExactPlan(self.program)
+        return self._exact
 
     def _working_tensors(self, arguments: Sequence[_Argument]) -> tuple[dict[str, Tensor], frozenset[str]]:
         """Decoded memory of each argument, and the names of the outputs that the executor may allocate itself."""
