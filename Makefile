@@ -20,11 +20,11 @@ FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup sweep test lint format typecheck bench clean check-tools $(TYPED)
+.PHONY: help setup sweep test lint format typecheck bench bench-device docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make lint | typecheck | bench | format | clean'
+	@echo 'make lint | typecheck | bench | bench-device | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -87,6 +87,14 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# Published figures of the card against the emulator's clock.
+bench-device: setup
+	$(BIN)/python -m benchmarks.device
+
+docs: setup
+	$(BIN)/python -m spyre_backend.reference --output docs/device.md
+	$(BIN)/python -m spyre_backend.capabilities.table --output docs/operators.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info spyre_backend/_C*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
