@@ -89,6 +89,12 @@ AREAS = (
         "emulator.clock",
         "D3.6, D7.8",
     ),
+    Area(
+        "A second, exact executor: bounded scratchpads, poisoned memory, checked lifetimes",
+        "exact",
+        "emulator.exact",
+        "D4.5",
+    ),
     Area("Independent cycle count, beside the clock", "modelled", "emulator.cycles", "D7.7"),
 )
 

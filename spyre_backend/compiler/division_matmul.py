@@ -18,12 +18,8 @@ import math
 from dataclasses import dataclass
 
 from spyre_backend.compiler.graph import operands
+from spyre_backend.emulator.clock_constants import HBM_PEAK, PEAK_MACS
 from spyre_backend.program import Op
-
-PEAK_BYTES_PER_US = 204_800.0
-"""204.8 GB/s, the memory's peak (D1.2)."""
-PEAK_MACS_PER_US = 1.536e6
-"""98.304 TFLOP/s over 32 cores (D1.3)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +123,9 @@ def score(problem: Problem, split: Split) -> float:
     pieces = math.prod(split.batch)
     m_t, n_t = problem.m / split.m, problem.n / split.n
     macs = math.prod(problem.batch) * problem.m * problem.n * problem.k
-    compute = _pt_inverse(m_t) * macs / split.used / PEAK_MACS_PER_US * (2 if split.k > 1 else 1)
+    compute = _pt_inverse(m_t) * macs / split.used / (1000 * PEAK_MACS) * (2 if split.k > 1 else 1)
     a, b, c = problem.volume
-    memory = (a * _fan(split.n) + b * (_fan(split.m) if problem.shared else 1) + c) / PEAK_BYTES_PER_US
+    memory = (a * _fan(split.n) + b * (_fan(split.m) if problem.shared else 1) + c) / (1000 * HBM_PEAK)
     out_per_core = math.prod(problem.batch) * problem.m * problem.n / (pieces * split.m * split.n)
     sums = (split.k - 1) * out_per_core * (1e-3 if problem.shared else 1e-4)
     preferences = (

@@ -10,15 +10,9 @@ from collections.abc import Mapping
 
 from spyre_backend.compiler.graph import Buffer
 from spyre_backend.compiler.ownership import Division, division_of
+from spyre_backend.emulator.clock_constants import HBM_BANDWIDTH, TURNAROUND
+from spyre_backend.emulator.clock_rates import relayout_ns
 from spyre_backend.program import Op, Operand
-
-MEMORY_NS_PER_BYTE = 1 / 150
-"""150 GB/s, one direction (D7.1)."""
-TURN_AROUND_NS_PER_BYTE = 0.00574
-"""Extra time where reads and writes mix, for each byte of the smaller flow (D7.1)."""
-RING_BYTES_PER_NS = 547.0
-RUN_NS, RUN_NS_PER_DOUBLING = -1.14, 3.92
-"""D7.6: ns = runs * (-1.14 + 3.92 log2(split)) + bytes per core * split / 547, split in [2, 8]."""
 
 
 def copy_for(reader: Op, operand: Operand, target: Buffer, buffers: Mapping[str, Buffer], *, name: str) -> Op | None:
@@ -53,14 +47,13 @@ def ring_ns(source: Division, target: Division, buffer: Buffer, share_bytes: int
     """
     same = {(p.block, p.pieces) for p in target.parts}
     split = math.prod(p.pieces for p in source.parts if (p.block, p.pieces) not in same)
-    split = min(max(split, 2), 8)
     runs = math.ceil(share_bytes / 128 / _run_sticks(buffer, source, target))
-    return runs * (RUN_NS + RUN_NS_PER_DOUBLING * math.log2(split)) + share_bytes * split / RING_BYTES_PER_NS
+    return relayout_ns(share_bytes, split, runs)
 
 
 def round_trip_ns(num_bytes: int) -> float:
     """Nanoseconds to write ``num_bytes`` to device memory and to read them again (D7.1)."""
-    return 2 * num_bytes * MEMORY_NS_PER_BYTE + num_bytes * TURN_AROUND_NS_PER_BYTE
+    return num_bytes * (2 / HBM_BANDWIDTH + TURNAROUND)
 
 
 def _run_sticks(buffer: Buffer, *divisions: Division) -> int:

@@ -6,17 +6,15 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+from spyre_backend.emulator.clock_constants import (
+    CORE_BANDWIDTH,
+    HBM_BANDWIDTH,
+    RESTICKIFY,
+    RESTICKIFY_REQUEST,
+    RESTICKIFY_RUN,
+)
+
 STICK_BYTES = 128
-BANDWIDTH = 116.0
-"""Bytes per ns, reads and writes together, of ``ReStickifyOpHBM`` (D7.3)."""
-MEMORY_BANDWIDTH = 150.0
-"""Bytes per ns of device memory, one way (D7.1)."""
-CORE_BANDWIDTH = 40.0
-"""Bytes per ns that one core can move (D7.3)."""
-RUN_BYTES = (128, 4096)
-"""A DMA request carries between one stick and one burst (D7.3)."""
-REQUEST_NS = {1: 8.75, 2: 8.75, 4: 7.5, 8: 7.5, 16: 7.5, 32: 3.75}
-"""Cost of one DMA request by cores in use (D7.3)."""
 
 
 @lru_cache(maxsize=4096)
@@ -28,12 +26,12 @@ def restickify_ps(size: tuple[int, ...], eps: int, source: int | None, target: i
     """
     read, written = padded_bytes(size, eps, source), padded_bytes(size, eps, target)
     payload = max(read, written)
-    byte_ns = payload / MEMORY_BANDWIDTH
+    byte_ns = payload / HBM_BANDWIDTH
     run = min(_run(size, eps, source, target), _run(size, eps, target, source))
-    requests = payload / min(max(run, RUN_BYTES[0]), RUN_BYTES[1])
-    slots = max(n for n in REQUEST_NS if n <= max(cores, 1))
-    bound = max(byte_ns + max(byte_ns, requests * REQUEST_NS[slots]), payload / (cores * CORE_BANDWIDTH))
-    return round(1000 * ((read + written) / BANDWIDTH + max(0.0, bound - 2 * byte_ns)))
+    requests = payload / min(max(run, RESTICKIFY_RUN[0]), RESTICKIFY_RUN[1])
+    slots = max(n for n in RESTICKIFY_REQUEST if n <= max(cores, 1))
+    bound = max(byte_ns + max(byte_ns, requests * RESTICKIFY_REQUEST[slots]), payload / (cores * CORE_BANDWIDTH))
+    return round(1000 * ((read + written) / RESTICKIFY + max(0.0, bound - 2 * byte_ns)))
 
 
 def padded_bytes(size: Sequence[int], eps: int, stick: int | None) -> int:

@@ -47,6 +47,9 @@ FUSED_REDUCTION: Final = _fact(
 
 # Device memory
 HBM_BANDWIDTH: Final = _fact("HBM_BANDWIDTH", 150.0, "B/ns", "D7.1", "measured, one direction, all cores")
+HBM_PEAK: Final = _fact(
+    "HBM_PEAK", 204.8, "B/ns", "D1.2", "peak of the memory; the split score of matmuls counts by it"
+)
 TURNAROUND: Final = _fact(
     "TURNAROUND", 0.00574, "ns/B", "D7.1", "on min(read, written): 150 GB/s becomes 105 when both are equal"
 )
