@@ -88,7 +88,7 @@ def test_pages_for_people_show_result_context_and_blocking_operation(summary: Su
 def test_html_needs_no_network(summary: Summary) -> None:
     page = render(summary, "html")
     markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
-    assert not re.findall(r"""(?:src|href)=["'](?!#)""", markup)
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", markup)
     assert 'id="coverage-chart"' in page
     assert 'id="blocking-chart"' in page
     assert "Plotly.newPlot" in page
