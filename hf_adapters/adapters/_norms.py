@@ -49,17 +49,26 @@ class _Norm(nn.Module):
 
 
 class TwoPassLayerNorm(_Norm):
-    """Mixin for layer norms over the last dimension: the mean first, then the mean of the squared deviations."""
+    """Mixin for layer norms over the last dimension: the mean first, then the mean of the squared deviations.
+
+    Attributes:
+        always_float32: the stock module normalises in float32 whatever the dtype of its input (DeBERTa).
+    """
+
+    always_float32: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         """``[..., n] -> [..., n]``; statistics in float32 for 16-bit inputs, else in the dtype of the input."""
-        work = input.to(torch.float32) if input.dtype in HALF_DTYPES else input
+        work = input.to(torch.float32) if self.always_float32 or input.dtype in HALF_DTYPES else input
         width = input.shape[-1] if self.norm_width is None else self.norm_width
         deviation = work - mean_over(work, width)
         if self.lanes is not None:
             deviation = deviation * self.lanes.to(work.dtype)
         variance = mean_over(deviation * deviation, width)
-        normed = (deviation * torch.rsqrt(variance + self._eps(input.dtype))).to(input.dtype)
+        wide = variance + self._eps(input.dtype)
+        # The quotient where the stock module rounds it to float32 as well.
+        normed = deviation / torch.sqrt(wide) if self.always_float32 else deviation * torch.rsqrt(wide)
+        normed = normed.to(input.dtype)
         scale, shift = self._scale(), self._shift()
         if scale is not None:
             normed = normed * scale

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hf_adapters.adapters import _probe
 from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm, pad_norm
-from hf_adapters.adapters.layer_norm import eps_names, eps_of, norm_width, probe_rows
+from hf_adapters.adapters.layer_norm import eps_names, layer_norm_of, norm_width, probe_rows
 from hf_adapters.protocols import PatcherProtocol
 
 
@@ -56,9 +56,9 @@ def pad_any_norm(patcher: PatcherProtocol, norm: nn.Module, width: int, padded: 
         TypeError: the module is not a norm that an adapter knows.
     """
     if not isinstance(norm, (ProductRMSNorm, TwoPassLayerNorm)):
-        eps, variant = eps_of(norm), variant_of(norm)
-        if eps is not None:
-            patcher.swap_class(norm, TwoPassLayerNorm, eps_name=eps)
+        form, variant = layer_norm_of(norm), variant_of(norm)
+        if form is not None:
+            patcher.swap_class(norm, TwoPassLayerNorm, **form)
         elif variant is not None:
             patcher.swap_class(norm, ProductRMSNorm, **variant)
     pad_norm(patcher, norm, width, padded)

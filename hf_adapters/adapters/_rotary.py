@@ -74,17 +74,25 @@ def apply_rotary_float32(q: Tensor, k: Tensor, cos: Tensor, sin: Any, unsqueeze_
     return _both(q, k, cos, sin, unsqueeze_dim, in_float32=True)
 
 
+def apply_rotary_single(tensor: Tensor, sin: Any, cos: Tensor) -> Tensor:
+    """Stands in for functions of one tensor ``[batch, tokens, heads, head]`` that take the sine first (GPT-J)."""
+    table, matrix = sin
+    return rotate(tensor, cos[:, :, None, :], table[:, :, None, :], matrix, in_float32=False)
+
+
 class MatrixRotary(nn.Module):
     """Mixin for attention modules whose forward was rebound to the functions above.
 
     Attributes:
         rotation: ``[head, head]``, derived.
         tables_at: index of ``position_embeddings`` among the positional arguments of the stock forward.
+        sine_first: the pair of tables is (sin, cos) instead of (cos, sin).
     """
 
     keeps_signature = True
     rotation: Tensor
     tables_at: int
+    sine_first: bool = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The stock forward; the tables may be narrower than the head, as the stock tables of a padded head are."""
@@ -98,11 +106,11 @@ class MatrixRotary(nn.Module):
     def _with_matrix(self, tables: Any) -> Any:
         if tables is None:
             return None
-        cos, sin = tables
+        cos, sin = reversed(tables) if self.sine_first else tables
         width = self.rotation.shape[0]
         if cos.shape[-1] < width:
             cos, sin = widen_tables(cos, sin, width)
-        return cos, (sin, self.rotation)
+        return ((sin, self.rotation), cos) if self.sine_first else (cos, (sin, self.rotation))
 
 
 def widen_tables(cos: Tensor, sin: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -119,26 +127,69 @@ class HostTables(nn.Module):
     Attributes:
         host: one-element tuple with a float32 CPU copy of the stock module; the tuple hides it from the module tree.
         table_width: width to which the tables are padded with the identity; None leaves them alone.
+        sine_first: the stock module returns (sin, cos).
+        pairs: the stock tables hold one value for each pair of neighbours; ours hold it twice.
     """
 
     keeps_signature = True
     host: tuple[nn.Module]
     table_width: int | None = None
+    sine_first: bool = False
+    pairs: bool = False
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As stock: tables in the dtype and on the device of ``x``."""
         here = [a.cpu() if isinstance(a, Tensor) else a for a in args]
         named = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-        cos, sin = self.host[0](torch.empty(0, dtype=torch.float32), *here, **named)
+        tables = self.host[0](torch.empty(0, dtype=torch.float32), *here, **named)
+        cos, sin = reversed(tables) if self.sine_first else tables
+        if self.pairs:
+            cos, sin = cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
         if self.table_width is not None and cos.shape[-1] < self.table_width:
             cos, sin = widen_tables(cos, sin, self.table_width)
-        return cos.to(x.dtype).to(x.device), sin.to(x.dtype).to(x.device)
+        cos, sin = cos.to(x.dtype).to(x.device), sin.to(x.dtype).to(x.device)
+        return (sin, cos) if self.sine_first else (cos, sin)
+
+
+class PairedTable(nn.Embedding):
+    """Mixin for tables ``[positions, head]`` of sines and then cosines, one for each pair of neighbours (RoFormer)."""
+
+    def forward(self, input_ids_shape: Any, cache_length: int = 0, position_ids: Tensor | None = None) -> Tensor:
+        """Sines and then cosines of the positions asked for, each value twice: ``[tokens, 2 * head]``."""
+        table = self.weight.detach().cpu()
+        if position_ids is None:
+            position_ids = torch.arange(cache_length, cache_length + input_ids_shape[1])
+        sin, cos = F.embedding(position_ids.cpu(), table).chunk(2, dim=-1)
+        both = torch.cat([sin.repeat_interleave(2, dim=-1), cos.repeat_interleave(2, dim=-1)], dim=-1)
+        return both.to(self.weight.device)
+
+
+class PairedRotary(nn.Module):
+    """Mixin for attention whose method ``apply_rotary_position_embeddings`` rotates neighbours (RoFormer).
+
+    Attributes:
+        rotation: ``[head, head]``, derived.
+    """
+
+    rotation: Tensor
+
+    def apply_rotary_position_embeddings(
+        self, sinusoidal_pos: Tensor, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """``[batch, heads, tokens, head]`` each; the table, ``[1, 1, tokens, 2 * head]``, is :class:`PairedTable`'s."""
+        sin, cos = sinusoidal_pos.chunk(2, dim=-1)
+        given = (query_layer, key_layer) if value_layer is None else (query_layer, key_layer, value_layer)
+        return tuple(rotate(x, cos, sin, self.rotation, in_float32=False) for x in given)
 
 
 def host_copy(module: nn.Module) -> nn.Module:
     """A float32 CPU copy of a module that makes tables; built anew when its frequencies were rounded to 16 bits."""
     rounded = any(b.dtype in HALF_DTYPES for b in module.buffers())
-    if rounded and list(inspect.signature(type(module).__init__).parameters)[1:2] == ["config"]:
+    if (
+        rounded
+        and hasattr(module, "config")
+        and list(inspect.signature(type(module).__init__).parameters)[1:2] == ["config"]
+    ):
         fresh: nn.Module = type(module)(module.config)
         return fresh.eval()
     twin = copy.deepcopy(module)

@@ -11,7 +11,7 @@ from hf_adapters.adapters._heads import projections
 from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
 from hf_adapters.adapters._rms import variant_of
 from hf_adapters.adapters._sticks import Spread, has_plan, is_whole, round_up
-from hf_adapters.adapters.layer_norm import eps_of
+from hf_adapters.adapters.layer_norm import layer_norm_of
 
 
 @dataclass
@@ -102,7 +102,7 @@ def _add_other(plan: WidthPlan, path: str, module: nn.Module, crooked: set[int])
     if isinstance(module, nn.Embedding):
         plan.tables[path] = width
         return nn.Embedding in type(module).__mro__ and _plain_table(module)
-    if isinstance(module, (TwoPassLayerNorm, ProductRMSNorm)) or eps_of(module) or variant_of(module):
+    if isinstance(module, (TwoPassLayerNorm, ProductRMSNorm)) or layer_norm_of(module) or variant_of(module):
         plan.norms[path] = width
         return getattr(module, "weight", None) is not None
     return False

@@ -62,7 +62,7 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     if "all_head_size" in module.__dict__:
         patcher.set_attr(module, "all_head_size", heads * padded)
     if isinstance(module, MatrixRotary):
-        place_rotation(patcher, module, parts.width, padded)
+        place_rotation(patcher, module, padded)
         for tables in model.modules():
             if isinstance(tables, HostTables) and tables.table_width != padded:
                 patcher.set_attr(tables, "table_width", padded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +41,19 @@ def eps_names(module: nn.Module) -> list[str]:
     return small + [n for n in ("eps",) if module.__dict__.get(n, 0) is None]
 
 
-def eps_of(module: nn.Module) -> str | None:
-    """Attribute that holds the epsilon of a stock layer norm; None when the module is no such norm."""
+class _InFloat32(TwoPassLayerNorm):
+    """The form that always normalises in float32, to compare a stock module with."""
+
+    always_float32 = True
+
+    def __init__(self, stock: nn.Module, eps: float) -> None:
+        super().__init__()
+        self.weight, self.bias = getattr(stock, "weight", None), getattr(stock, "bias", None)
+        self.eps, self.eps_name = eps, "eps"
+
+
+def layer_norm_of(module: nn.Module) -> dict[str, Any] | None:
+    """How a stock module normalises (attributes of :class:`TwoPassLayerNorm`); None when it is no such norm."""
     width = norm_width(module)
     if width is None or isinstance(module, TwoPassLayerNorm) or len(_probe.required_arguments(module)) != 1:
         return None
@@ -50,25 +62,27 @@ def eps_of(module: nn.Module) -> str | None:
     for name in eps_names(module):
         eps = getattr(twin, name)
         weight, bias = getattr(twin, "weight", None), getattr(twin, "bias", None)
-        if eps is not None and _probe.same(result, F.layer_norm(rows, (width,), weight, bias, eps)):
-            return name
+        if eps is None:
+            continue
+        if _probe.same(result, F.layer_norm(rows, (width,), weight, bias, eps)):
+            return {"eps_name": name, "always_float32": False}
+        if _probe.same(result, _probe.run(_InFloat32(twin, eps), rows)):
+            return {"eps_name": name, "always_float32": True}
     return None
 
 
 def _sites(model: nn.Module) -> list[Site]:
     found = []
     for path, module in _probe.leaves(model):
-        name = eps_of(module)
-        if name is not None:
+        form = layer_norm_of(module)
+        if form is not None:
             after = "mean, deviation, mean of squares, rsqrt in float32"
-            found.append(
-                Site(path=path, kind="layer norm", before=type(module).__name__, after=after, meta={"eps": name})
-            )
+            found.append(Site(path=path, kind="layer norm", before=type(module).__name__, after=after, meta=form))
     return found
 
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
-    patcher.swap_class(model.get_submodule(site.path), TwoPassLayerNorm, eps_name=site.meta["eps"])
+    patcher.swap_class(model.get_submodule(site.path), TwoPassLayerNorm, **site.meta)
 
 
 def _build(affine: bool, bias: bool, eps: float) -> nn.Module:
@@ -80,6 +94,12 @@ def _build(affine: bool, bias: bool, eps: float) -> nn.Module:
     return nn.Sequential(norm).eval()
 
 
+def _deberta() -> nn.Module:
+    from transformers.models.deberta.modeling_deberta import DebertaLayerNorm
+
+    return nn.Sequential(DebertaLayerNorm(70, 1e-7)).double().eval()
+
+
 def _inputs() -> dict[str, Tensor]:
     rows = torch.cat([probe_rows(70), torch.zeros(1, 4, 70, dtype=torch.float64)])
     return {"input": torch.cat([rows, torch.full((1, 4, 70), 3.0, dtype=torch.float64)])}
@@ -87,10 +107,11 @@ def _inputs() -> dict[str, Tensor]:
 
 def _examples() -> list[Example]:
     cases = {"affine": (True, True, 1e-12), "no_bias": (True, False, 1e-5), "plain": (False, False, 1e-5)}
-    return [
+    made = [
         Example(name=name, build=functools.partial(_build, affine=a, bias=b, eps=e), inputs=_inputs)
         for name, (a, b, e) in cases.items()
     ]
+    return [*made, Example("always_float32", _deberta, _inputs)]
 
 
 ADAPTER = Adapter(

@@ -8,37 +8,48 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hf_adapters.adapters import _probe, _rotary
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 _PROBE_WIDTH = 12
-_FUNCTIONS: dict[bool, Callable[..., tuple[Tensor, Tensor]]] = {
-    False: _rotary.apply_rotary,
-    True: _rotary.apply_rotary_float32,
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "both": _rotary.apply_rotary,
+    "both in float32": _rotary.apply_rotary_float32,
+    "one": _rotary.apply_rotary_single,
 }
+_SIZES = ("head_dim", "attention_head_size", "head_size")
+_ROTATED = ("rotary_ndims", "rotary_dim")
+_METHOD = "apply_rotary_position_embeddings"
 
 
 @functools.cache
-def _recognise(function: Callable[..., Any]) -> tuple[bool, bool] | None:
-    """(interleaved, in_float32) of a stock rotary function; None when it does something else."""
+def _recognise(function: Callable[..., Any]) -> tuple[str, bool] | None:
+    """(key of :data:`_FUNCTIONS`, interleaved) of a stock rotary function; None when it does something else."""
     generator = torch.Generator().manual_seed(9)
     q, k = (torch.randn(1, heads, 3, _PROBE_WIDTH, generator=generator, dtype=torch.float64) for heads in (2, 1))
     angles = torch.randn(1, 3, _PROBE_WIDTH, generator=generator, dtype=torch.float64)
-    cos, sin = angles.cos(), angles.sin()
-    try:
-        stock = function(q, k, cos, sin)
-    except Exception:  # another signature: not a function this adapter knows
-        return None
-    if not (isinstance(stock, tuple) and len(stock) == 2):
-        return None
-    for interleaved in (False, True):
-        matrix = _rotary.rotation_matrix(q, width=_PROBE_WIDTH, padded=_PROBE_WIDTH, interleaved=interleaved)
-        for in_float32, replacement in _FUNCTIONS.items():
-            ours = replacement(q, k, cos, (sin, matrix))
+    for kind, replacement in _FUNCTIONS.items():
+        cos, sin = angles.cos(), angles.sin()
+        try:
+            stock: Any
+            if kind == "one":
+                half = (sin[..., : _PROBE_WIDTH // 2], cos[..., : _PROBE_WIDTH // 2])
+                stock = (function(q.transpose(1, 2), *half),)
+                sin, cos = (table.repeat_interleave(2, dim=-1) for table in half)
+            else:
+                stock = function(q, k, cos, sin)
+        except Exception:  # another signature: not this kind of function
+            continue
+        if not isinstance(stock, tuple) or len(stock) > 2:
+            continue
+        for interleaved in (False, True):
+            width = _PROBE_WIDTH
+            matrix = (sin, _rotary.rotation_matrix(q, width=width, padded=width, interleaved=interleaved))
+            ours = (replacement(q.transpose(1, 2), matrix, cos),) if kind == "one" else replacement(q, k, cos, matrix)
             if all(_probe.same(a, b) for a, b in zip(ours, stock, strict=True)):
-                return interleaved, in_float32
+                return kind, interleaved
     return None
 
 
@@ -49,19 +60,22 @@ def _rotating(module: nn.Module) -> dict[str, Any] | None:
     if _rotary.POSITION_EMBEDDINGS not in parameters or isinstance(module, _rotary.MatrixRotary):
         return None
     names = {n: f for n, f in _probe.global_names(forward).items() if "rotary" in n and callable(f)}
-    width = getattr(module, "head_dim", None) or getattr(module, "attention_head_size", None)
+    width = next((w for w in (module.__dict__.get(n) for n in _SIZES) if isinstance(w, int)), None)
     source = _smallest(module)
-    if len(names) != 1 or not isinstance(width, int) or source is None:
+    if len(names) != 1 or width is None or source is None:
         return None
     name, function = next(iter(names.items()))
     known = _recognise(function)
     if known is None:
         return None
+    part = next((n for n in _ROTATED if isinstance(module.__dict__.get(n), int)), None)
     return {
         "name": name,
-        "interleaved": known[0],
-        "in_float32": known[1],
+        "kind": known[0],
+        "interleaved": known[1],
         "width": width,
+        "rotated": width if part is None else module.__dict__[part],
+        "part": part if part in _probe.code_names(forward) else None,
         "source": source,
         "tables_at": parameters.index(_rotary.POSITION_EMBEDDINGS) - 1,
     }
@@ -74,50 +88,93 @@ def _smallest(module: nn.Module) -> str | None:
 
 
 def _makes_tables(module: nn.Module) -> bool:
-    frequencies = any("inv_freq" in name for name in module._buffers)
+    frequencies = any("inv_freq" in name or name == "embed_positions" for name in module._buffers)
     arguments = [p for p in inspect.signature(type(module).forward).parameters if p != "self"]
     takes_positions = len(arguments) > 1 and "position" in arguments[1]
     return frequencies and takes_positions and not isinstance(module, _rotary.HostTables)
 
 
+def _paired(module: nn.Module) -> bool:
+    """Attention with a method that rotates neighbours and takes one table of sines and cosines."""
+    method = getattr(type(module), _METHOD, None)
+    if method is None or isinstance(module, _rotary.PairedRotary):
+        return False
+    generator = torch.Generator().manual_seed(9)
+    q, k = (torch.randn(1, 2, 3, _PROBE_WIDTH, generator=generator, dtype=torch.float64) for _ in "qk")
+    angles = torch.randn(1, 1, 3, _PROBE_WIDTH // 2, generator=generator, dtype=torch.float64)
+    tables = [angles.sin(), angles.cos()]
+    stock = method(torch.cat(tables, dim=-1), q, k)
+    sin, cos = (table.repeat_interleave(2, dim=-1) for table in tables)
+    matrix = _rotary.rotation_matrix(q, width=_PROBE_WIDTH, padded=_PROBE_WIDTH, interleaved=True)
+    ours = (_rotary.rotate(x, cos, sin, matrix, in_float32=False) for x in (q, k))
+    return all(_probe.same(a, b) for a, b in zip(ours, stock, strict=True))
+
+
 def _sites(model: nn.Module) -> list[Site]:
-    found = []
+    found, tables = [], []
     for path, module in model.named_modules():
         if _makes_tables(module):
-            after = "tables made on the host in float32"
-            found.append(Site(path=path, kind="tables", before="cos and sin on the device", after=after))
-            continue
-        meta = _rotating(module)
-        if meta is not None:
-            after = "x * cos + (x @ R) * sin"
-            found.append(Site(path=path, kind="rotation", before=f"{meta['name']} with slices", after=after, meta=meta))
+            tables.append(path)
+        elif _paired(module):
+            width = next(module.__dict__[n] for n in _SIZES if n in module.__dict__)
+            meta = {"width": width, "source": _smallest(module)}
+            found.append(Site(path=path, kind="pairs", before=_METHOD, after="x * cos + (x @ R) * sin", meta=meta))
+        elif isinstance(module, nn.Embedding) and "SinusoidalPositional" in type(module).__name__:
+            if any(_paired(other) for other in model.modules()) and not isinstance(module, _rotary.PairedTable):
+                after = "table of pairs made on the host"
+                found.append(Site(path=path, kind="pair table", before="sines and cosines in one row", after=after))
+        else:
+            meta = _rotating(module) or {}
+            if meta:
+                before, after = f"{meta['name']} with slices", "x * cos + (x @ R) * sin"
+                found.append(Site(path=path, kind="rotation", before=before, after=after, meta=meta))
+    rotations = [site.meta for site in found if site.kind == "rotation"]
+    wide = {m["width"] for m in rotations} if any(m["rotated"] < m["width"] for m in rotations) else set()
+    single = any(m["kind"] == "one" for m in rotations)
+    meta = {"width": wide.pop() if len(wide) == 1 else None, "single": single}
+    for path in tables:
+        after = "tables made on the host in float32"
+        found.append(Site(path=path, kind="tables", before="cos and sin on the device", after=after, meta=meta))
     return found
 
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
-    module = model.get_submodule(site.path)
+    module, meta = model.get_submodule(site.path), site.meta
     if site.kind == "tables":
         patcher.swap_class(module, _rotary.HostTables, host=(_rotary.host_copy(module),))
-        return
-    meta = site.meta
-    patcher.rebind(module, {meta["name"]: _FUNCTIONS[meta["in_float32"]]})
-    patcher.swap_class(
-        module, _rotary.MatrixRotary, tables_at=meta["tables_at"], rotary_style=(meta["interleaved"], meta["source"])
-    )
-    place_rotation(patcher, module, meta["width"], meta["width"])
+        patcher.set_attr(module, "table_width", meta["width"])
+        if meta["single"]:
+            patcher.set_attr(module, "sine_first", True)
+            patcher.set_attr(module, "pairs", True)
+    elif site.kind == "pair table":
+        patcher.swap_class(module, _rotary.PairedTable)
+    elif site.kind == "pairs":
+        patcher.swap_class(module, _rotary.PairedRotary, rotary_style=(True, meta["source"], meta["width"], None))
+        place_rotation(patcher, module, meta["width"])
+    else:
+        patcher.rebind(module, {meta["name"]: _FUNCTIONS[meta["kind"]]})
+        style = (meta["interleaved"], meta["source"], meta["rotated"], meta["part"])
+        patcher.swap_class(module, _rotary.MatrixRotary, tables_at=meta["tables_at"], rotary_style=style)
+        if meta["kind"] == "one":
+            patcher.set_attr(module, "sine_first", True)
+        place_rotation(patcher, module, meta["width"])
 
 
-def place_rotation(patcher: PatcherProtocol, module: nn.Module, width: int, padded: int) -> None:
+def place_rotation(patcher: PatcherProtocol, module: nn.Module, padded: int) -> None:
     """Gives a rebound attention module its matrix; called again when its heads are padded.
+
+    A module that rotates only a part of each head has the rest rotated by nothing instead of cut off and put back,
+    which would cut sticks (D6.2b).
 
     Args:
         patcher: records the steps.
         module: a module with the :class:`MatrixRotary` mixin.
-        width: elements of a real head.
         padded: elements of a padded head.
     """
-    interleaved, source = module.__dict__["rotary_style"]
-    kwargs = {"width": width, "padded": padded, "interleaved": interleaved}
+    interleaved, source, rotated, part = module.__dict__["rotary_style"]
+    if part is not None and module.__dict__[part] != padded:
+        patcher.set_attr(module, part, padded)
+    kwargs = {"width": rotated, "padded": padded, "interleaved": interleaved}
     patcher.derive(module, "rotation", (source,), _rotary.rotation_matrix, **kwargs)
 
 

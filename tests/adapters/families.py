@@ -79,6 +79,18 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "nomic_bert": ("NomicBert", {**_SIZES, **_ROPE, "type_vocab_size": 2}),
     "gte": ("Gte", _SIZES),
     "eurobert": ("EuroBert", {**_SIZES, **_TOKENS, "num_key_value_heads": 1}),
+    "gpt_neox": (
+        "GPTNeoX",
+        {**_SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+    ),
+    "phi_heads_32": ("Phi", {**_SIZES, "num_attention_heads": 4, "partial_rotary_factor": 0.5}),
+    "phi3": ("Phi3", {**_SIZES, **_TOKENS, "num_key_value_heads": 1}),
+    "gptj": (
+        "GPTJ",
+        {"vocab_size": 60, "n_embd": 128, "n_layer": 2, "n_head": 2, "rotary_dim": 32, "n_positions": 160,
+         "initializer_range": 0.1},
+    ),
+    "roformer": ("RoFormer", _SIZES),
     "t5": ("T5", _T5),
     "clip": ("CLIPText", {**_SIZES, **_TOKENS, "hidden_act": "quick_gelu"}),
     "metaclip_2": ("MetaClip2Text", {**_SIZES, **_TOKENS}),
