@@ -14,6 +14,9 @@ from torch import nn
 RECOMPILES = 1_000_000
 """Every (batch bucket, length bucket) is a graph of its own; Dynamo's default of 8 would end in silent eager runs."""
 
+EAGER = "runs_eagerly"
+"""Instance attribute of a module whose own forward stays out of graphs."""
+
 _local = threading.local()
 
 
@@ -21,8 +24,9 @@ def find_regions(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules that are compiled one by one: repeated layers, and whole branches that hold none.
 
     Every item of the outermost ``ModuleList`` s is a region, because layers of one class share one program; around
-    them, embeddings, final norms, poolers and projections are. Left out are plain embeddings (a lookup is one call) and
-    modules that hold nothing but tables, which the host computes from.
+    them, embeddings, final norms, poolers and projections are. Left out are plain embeddings (a lookup is one call),
+    modules that hold nothing but tables, which the host computes from, and those that an adapter marked with
+    :data:`EAGER`, because their inputs are prepared on the host; what lies below and beside them is compiled by itself.
     """
     found: list[tuple[str, nn.Module]] = []
     seen: set[int] = set()
@@ -41,7 +45,7 @@ def _visit(path: str, module: nn.Module, found: list[tuple[str, nn.Module]], see
                 if id(item) not in seen:
                     seen.add(id(item))
                     found.append((f"{child_path}.{index}", item))
-        elif any(isinstance(inner, nn.ModuleList) for inner in child.modules()):
+        elif any(isinstance(inner, nn.ModuleList) or EAGER in inner.__dict__ for inner in child.modules()):
             _visit(child_path, child, found, seen)
         elif _worth_compiling(child):
             found.append((child_path, child))

@@ -17,6 +17,7 @@ _SATURATED = 10.0
 
 ROOT = math.sqrt(2.0 / math.pi)
 SHORT_ROOT = 0.7978845608
+SHORTER_ROOT = 0.79788456
 """The same constant as some models round it."""
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hf_adapters.adapters._activations import (
     ROOT,
     SHORT_ROOT,
+    SHORTER_ROOT,
     ErfGelu,
     Mish,
     QuickGelu,
@@ -27,11 +28,15 @@ from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 _FORMS: dict[str, tuple[Callable[[Tensor], Tensor], type, str]] = {
     "tanh gelu": (tanh_form, TanhGelu, "x * sigmoid(2u) in float32"),
     "fast gelu": (functools.partial(tanh_form, root=SHORT_ROOT), TanhGelu, "x * sigmoid(2u) in float32"),
+    "faster gelu": (functools.partial(tanh_form, root=SHORTER_ROOT), TanhGelu, "x * sigmoid(2u) in float32"),
     "quick gelu": (quick_gelu, QuickGelu, "x * sigmoid(1.702 x) in float32"),
     "mish": (mish, Mish, "x * n / (n + 2) with n = e^x (e^x + 2) in float32"),
 }
 """kind -> (formula that recognises it, mixin, what is done). The native gelu ignores its argument (D5.2), tanh and
 softplus have 16-bit kernels only (D1.6)."""
+
+
+_ROOTS = {"tanh gelu": ROOT, "fast gelu": SHORT_ROOT, "faster gelu": SHORTER_ROOT}
 
 
 def _sites(model: nn.Module) -> list[Site]:
@@ -53,13 +58,20 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
         patcher.swap_class(module, ErfGelu)
         return
     patcher.swap_class(module, _FORMS[site.kind][1])
-    if site.kind in ("tanh gelu", "fast gelu"):
-        patcher.set_attr(module, "root", ROOT if site.kind == "tanh gelu" else SHORT_ROOT)
+    if site.kind in _ROOTS:
+        patcher.set_attr(module, "root", _ROOTS[site.kind])
+
+
+def _bloom() -> nn.Module:
+    from transformers.models.bloom.modeling_bloom import BloomGelu
+
+    return nn.Sequential(BloomGelu()).eval()
 
 
 def _examples() -> list[Example]:
     names = ("gelu_pytorch_tanh", "gelu_fast", "gelu_python", "quick_gelu", "mish")
-    return [Example(name, functools.partial(activation, name), tails) for name in names]
+    made = [Example(name, functools.partial(activation, name), tails) for name in names]
+    return [*made, Example("bloom", _bloom, lambda: {"input": tails()["input"]})]
 
 
 ADAPTER = Adapter(

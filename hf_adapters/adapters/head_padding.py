@@ -13,6 +13,7 @@ from hf_adapters.adapters._heads import Projections, projections
 from hf_adapters.adapters._rms import pad_any_norm
 from hf_adapters.adapters._rotary import POSITION_EMBEDDINGS, HostTables, MatrixRotary
 from hf_adapters.adapters._sticks import is_whole, pad_linear, round_up
+from hf_adapters.adapters.alibi_attention import AlibiAttention
 from hf_adapters.adapters.manual_attention import BiasedAttention, UnscaledAttention
 from hf_adapters.adapters.rotary import place_rotation
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
@@ -22,7 +23,7 @@ _SCALINGS = ("scaling", "scale", "softmax_scale", "real_scaling")
 
 def _understood(module: nn.Module) -> bool:
     """The scale does not come from the size that will change, and heads are rotated, if at all, by our matrix."""
-    if isinstance(module, (BiasedAttention, UnscaledAttention)):
+    if isinstance(module, (AlibiAttention, BiasedAttention, UnscaledAttention)):
         return True
     names = _probe.code_names(type(module).forward)
     through_interface = "ALL_ATTENTION_FUNCTIONS" in names

@@ -1,4 +1,4 @@
-"""Position ids and relative position buckets computed on the host, before the first layer."""
+"""Position ids, relative position buckets and masks as numbers, computed on the host, before the first layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.adapters import _probe
+from hf_adapters.adapters._float_masks import FloatTokenMask, computes_with_masks
 from hf_adapters.adapters._layer_bias import apply_bias, bias_sites
+from hf_adapters.adapters._token_dropout import HostTokenDropout, drops_tokens
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 _FROM_IDS = "create_position_ids_from_input_ids"
@@ -95,9 +97,15 @@ def _counted_from(module: nn.Module) -> int | None:
 
 def _sites(model: nn.Module) -> list[Site]:
     found = bias_sites(model)
+    if computes_with_masks(model):
+        before, after = "computes with integer masks", "masks as numbers of the model's dtype"
+        found.append(Site(path="", kind="float mask", before=before, after=after))
     for path, module in model.named_modules():
         arguments = inspect.signature(type(module).forward).parameters
-        if {"input_ids", "position_ids"} <= set(arguments) and not isinstance(module, HostPositions):
+        if drops_tokens(module):
+            before, after = "share of mask tokens on the device", "share counted on the host"
+            found.append(Site(path=path, kind="token dropout", before=before, after=after))
+        elif {"input_ids", "position_ids"} <= set(arguments) and not isinstance(module, HostPositions):
             padding = next((p for p in map(_counted_from, module.children()) if p is not None), None)
             if padding is not None and not isinstance(getattr(module, "padding_idx", None), int):
                 meta = {"padding": padding}
@@ -124,6 +132,10 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module = model.get_submodule(site.path)
     if site.kind == "position bias":
         patcher.swap_class(module, HostPositionBias)
+    elif site.kind == "token dropout":
+        patcher.swap_class(module, HostTokenDropout)
+    elif site.kind == "float mask":
+        patcher.swap_class(module, FloatTokenMask)
     elif site.kind in ("bound", "layer bias"):
         apply_bias(patcher, model, site)
     else:
@@ -136,10 +148,12 @@ def _model(family: str) -> nn.Module:
     model_class, config_class = {
         "mpnet": (transformers.MPNetModel, transformers.MPNetConfig),
         "roberta": (transformers.RobertaModel, transformers.RobertaConfig),
+        "luke": (transformers.LukeModel, transformers.LukeConfig),
     }[family]
     torch.manual_seed(2)
+    options = {"entity_vocab_size": 10, "entity_emb_size": 16} if family == "luke" else {}
     config = config_class(
-        vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
+        **options, vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
         initializer_range=0.1, max_position_embeddings=80,
     )  # fmt: skip
     model: nn.Module = model_class(config)
@@ -157,6 +171,25 @@ def _t5(projection: str) -> nn.Module:
     return model.double().eval()
 
 
+def _esm() -> nn.Module:
+    from transformers import EsmConfig, EsmModel
+
+    torch.manual_seed(2)
+    config = EsmConfig(
+        vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
+        initializer_range=0.1, max_position_embeddings=80, pad_token_id=1, mask_token_id=5, token_dropout=True,
+        position_embedding_type="absolute", emb_layer_norm_before=True,
+    )  # fmt: skip
+    model: nn.Module = EsmModel(config).double().eval()
+    return model
+
+
+def _masked() -> dict[str, Any]:
+    inputs = _inputs()
+    inputs["input_ids"][0, 3:7] = 5
+    return inputs
+
+
 def _inputs() -> dict[str, Any]:
     ids = torch.randint(3, 40, (2, 70), generator=torch.Generator().manual_seed(1))
     ids[0, 50:] = 1
@@ -164,15 +197,23 @@ def _inputs() -> dict[str, Any]:
 
 
 def _examples() -> list[Example]:
-    models = [Example(name, functools.partial(_model, name), _inputs) for name in ("mpnet", "roberta")]
+    models = [Example(name, functools.partial(_model, name), _inputs) for name in ("mpnet", "roberta", "luke")]
+    models.append(Example("esm", _esm, _masked))
     kinds = ("relu", "gated-gelu")
     return [*models, *(Example(f"t5_{k.replace('-', '_')}", functools.partial(_t5, k), _inputs) for k in kinds)]
 
 
 ADAPTER = Adapter(
     name="host_indices",
-    summary="Position ids counted from token ids, and relative position buckets, computed on the host.",
-    rules=("op-fallback", "int64-compare-scalar", "indirect-access", "embedding-off-device", "op-unsupported"),
+    summary="Position ids, relative position buckets and token masks that a model computes with, made on the host.",
+    rules=(
+        "op-fallback",
+        "int64-compare-scalar",
+        "dtype-cast",
+        "indirect-access",
+        "embedding-off-device",
+        "op-unsupported",
+    ),
     equivalence="exact",
     sites=_sites,
     apply=_apply,
