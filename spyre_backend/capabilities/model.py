@@ -112,6 +112,7 @@ class Settings:
     rope_half_by_slices: Literal["reject", "silent"]
     cat_mid_stick: bool
     pad_partial_stick: Literal["reject", "allow"]
+    restickify_padding: Literal["zero", "garbage"]
     graph_input_mid_stick: bool
     launch_honours_storage_offset: bool
     zero_size_copy: Literal["no-op", "error"]

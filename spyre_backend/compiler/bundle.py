@@ -100,6 +100,7 @@ def _spec(buffer: Buffer, kind: TensorKind, addresses: Mapping[str, int], offset
         size=buffer.size,
         stride=buffer.stride,
         layout=buffer.layout,
+        padding=buffer.padding,
         lx_address=addresses.get(buffer.name),
         hbm_offset=offsets.get(buffer.name),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from spyre_backend.program import Op, Operand, StickLayout
+from spyre_backend.program import Op, Operand, Padding, StickLayout
 
 EPS_BY_DTYPE = {
     "float16": 64,
@@ -30,7 +30,7 @@ class Buffer:
     """A tensor in device memory: ``size`` and ``stride`` in elements as the host sees them.
 
     ``external`` buffers are graph inputs or results of host operators: their layout is the default one, not ours to
-    choose.
+    choose.  ``padding`` says what the lanes of a stick beyond its elements hold.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Buffer:
     stride: tuple[int, ...]
     external: bool
     layout: StickLayout | None = None
+    padding: Padding = "garbage"
 
     @property
     def eps(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from spyre_backend.compiler import padding
 from spyre_backend.compiler.graph import Graph, operands
 from spyre_backend.compiler.layouts import layout_of
 from spyre_backend.compiler.restickify_choices import Choices
@@ -52,6 +53,7 @@ def place(graph: Graph, exported: frozenset[str]) -> list[str]:
     for index, (op, option) in enumerate(zip(graph.ops, plan.options, strict=True)):
         _emit(state, index, op, option)
     graph.ops = state.ops
+    padding.track(graph)
     return [_summary(plan), *state.notes] if state.notes else []
 
 

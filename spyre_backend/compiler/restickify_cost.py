@@ -6,13 +6,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from spyre_backend.emulator.clock_constants import (
-    CORE_BANDWIDTH,
-    HBM_BANDWIDTH,
-    RESTICKIFY,
-    RESTICKIFY_REQUEST,
-    RESTICKIFY_RUN,
-)
+from spyre_backend.emulator import clock_constants as constants
+from spyre_backend.emulator import clock_rates as rates
 
 STICK_BYTES = 128
 
@@ -26,12 +21,9 @@ def restickify_ps(size: tuple[int, ...], eps: int, source: int | None, target: i
     """
     read, written = padded_bytes(size, eps, source), padded_bytes(size, eps, target)
     payload = max(read, written)
-    byte_ns = payload / HBM_BANDWIDTH
     run = min(_run(size, eps, source, target), _run(size, eps, target, source))
-    requests = payload / min(max(run, RESTICKIFY_RUN[0]), RESTICKIFY_RUN[1])
-    slots = max(n for n in RESTICKIFY_REQUEST if n <= max(cores, 1))
-    bound = max(byte_ns + max(byte_ns, requests * RESTICKIFY_REQUEST[slots]), payload / (cores * CORE_BANDWIDTH))
-    return round(1000 * ((read + written) / RESTICKIFY + max(0.0, bound - 2 * byte_ns)))
+    both_ways = rates.restickify_ns(payload, run, max(cores, 1))
+    return round(1000 * (both_ways - (2 * payload - read - written) / constants.RESTICKIFY))
 
 
 def padded_bytes(size: Sequence[int], eps: int, stick: int | None) -> int:

@@ -73,7 +73,8 @@ class SpyreScheduling(BaseScheduling):
         self._record("lowering", graph.describe())
         notes = restickify.place(graph, exported)
         self._record(
-            "stick-layouts", "\n".join(f"{b.name}: {b.size} {b.layout}" for b in graph.buffers.values() if b.layout)
+            "stick-layouts",
+            "\n".join(f"{b.name}: {b.size} {b.layout} padding={b.padding}" for b in graph.buffers.values() if b.layout),
         )
         self._record("restickify", "\n".join(notes) or "nothing moved")
         division.divide(graph)
