@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from spyre_backend import capabilities
 from spyre_backend.compiler import hbm_pool, scratchpad, settings
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.graph import Buffer, Graph, operands
+from spyre_backend.compiler.writes import needed_content
 from spyre_backend.program import Op, Operand, Program, TensorKind, TensorSpec
 
 
@@ -38,12 +38,12 @@ def build_program(name: str, graph: Graph, ops: Sequence[Op], kept: frozenset[st
     pooled = settings.current().hbm_pool
     offsets = hbm_pool.plan(lives, shared=pooled)
     written = {op.output.tensor for op in planned.ops}
-    read_first = _earlier_content(planned.ops, buffers)
+    needed = needed_content(planned.ops, buffers)
     specs = []
     for tensor in dict.fromkeys(o.tensor for op in planned.ops for o in (*operands(op), op.output)):
         kind: TensorKind = "temp"
         if tensor in kept:
-            kind = "input" if tensor not in written else "inout" if tensor in read_first else "output"
+            kind = "input" if tensor not in written else "inout" if tensor in needed else "output"
         specs.append(_spec(buffers[tensor], kind, planned.addresses, offsets))
     capability, changed = capabilities.current(), settings.current().key
     program = Program(
@@ -104,24 +104,6 @@ def _spec(buffer: Buffer, kind: TensorKind, addresses: Mapping[str, int], offset
         lx_address=addresses.get(buffer.name),
         hbm_offset=offsets.get(buffer.name),
     )
-
-
-_Piece = tuple[int, tuple[int, ...], tuple[int, ...], int]
-"""What one operation writes of a tensor: number of elements, extents, strides and offset."""
-
-
-def _earlier_content(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> frozenset[str]:
-    """Tensors whose earlier content matters: read first, or written only in part (a piece of a cat)."""
-    written: dict[str, set[_Piece]] = {}
-    needed: set[str] = set()
-    for op in ops:
-        needed.update(o.tensor for o in operands(op) if o.tensor not in written)
-        dims = (*op.dims[: len(op.dims) - op.reduced], int(op.attrs.get("k", 1)))
-        written.setdefault(op.output.tensor, set()).add((math.prod(dims), dims, op.output.strides, op.output.offset))
-    for name, pieces in written.items():
-        if sum(count for count, *_ in pieces) < math.prod(buffers[name].size):
-            needed.add(name)
-    return frozenset(needed)
 
 
 def _check_dtypes(ops: Sequence[Op]) -> None:

@@ -9,7 +9,7 @@ decided by the capability file: ops listed there as native, fallback or unsuppor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +58,8 @@ def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """D5.3: amax, sub, exp, sum, div in the input's own dtype (the leak of D1.5 comes from exp)."""
     if half_to_float:
         x = x.to(torch.float32)
+    if x.numel() == 0:
+        return x.clone()
     shifted: Tensor = (x - x.amax(dim, keepdim=True)).exp()
     return shifted / shifted.sum(dim, keepdim=True)
 
@@ -66,6 +68,8 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """D5.3 (row marked as an assumption there): shifted - log(sum(exp(shifted)))."""
     if half_to_float:
         x = x.to(torch.float32)
+    if x.numel() == 0:
+        return x.clone()
     shifted = x - x.amax(dim, keepdim=True)
     return shifted - shifted.exp().sum(dim, keepdim=True).log()
 
@@ -140,6 +144,19 @@ def ceil(x: Tensor) -> Tensor:
     return -torch.floor(-x)
 
 
+def roll(x: Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Tensor:
+    """D5.4 (row marked as an assumption there): slices and cat, one dim after the other; without dims, of all elements
+    in a row."""
+    if not dims:
+        return roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        extent = x.shape[dim]
+        cut = (extent - shift) % extent if extent else 0
+        if cut:
+            x = torch.cat((x.narrow(dim, cut, extent - cut), x.narrow(dim, 0, cut)), dim)
+    return x.clone()
+
+
 DEVICE_FORMS: dict[OpOverload, Decomposition] = {
     aten._softmax.default: softmax,
     aten._log_softmax.default: log_softmax,
@@ -147,6 +164,7 @@ DEVICE_FORMS: dict[OpOverload, Decomposition] = {
     aten.addmm.default: addmm,
     aten.baddbmm.default: baddbmm,
     aten.ceil.default: ceil,
+    aten.roll.default: roll,
 }
 COMPOSITE_FORMS: dict[OpOverload, Decomposition] = {
     aten.rms_norm.default: rms_norm,

@@ -48,6 +48,8 @@ def _reduction(
 def _make_reduction(
     like: TensorBox, kind: str, ranges: list[Any], reduced: list[Any], inner_fn: Callable[..., Any], dtype: torch.dtype
 ) -> TensorBox:
+    if 0 in ranges or 0 in reduced:
+        return _of_nothing(like, kind, ranges, dtype)
     node = ir.Reduction(
         device=like.get_device_or_error(),
         dtype=dtype,
@@ -59,6 +61,20 @@ def _make_reduction(
         reduction_hint=ReductionHint.DEFAULT,
     )
     return TensorBox.create(node)
+
+
+OF_NOTHING = {"sum": 0.0, "batchmatmul": 0.0, "mean": float("nan"), "prod": 1.0, "any": 0.0}
+"""What reductions of no elements give, as PyTorch defines it."""
+
+
+def _of_nothing(like: TensorBox, kind: str, ranges: list[Any], dtype: torch.dtype) -> TensorBox:
+    """A reduction of an empty tensor: its value is a constant; maximum and minimum have none unless the result is empty
+    too."""
+    if kind not in OF_NOTHING and 0 not in ranges:
+        raise refuse("reduction-stick", op=kind, detail=f"{kind} of no elements", shapes=[like.get_size()])
+    value = OF_NOTHING.get(kind, 0.0)
+    filled = value if dtype.is_floating_point else bool(value) if dtype is torch.bool else int(value)
+    return _make_pointwise(like, lambda index: ops.constant(filled, dtype), ranges, dtype)
 
 
 def _pointwise(name: str, x: TensorBox, *others: TensorBox, **attrs: Any) -> TensorBox:

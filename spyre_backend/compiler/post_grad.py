@@ -42,6 +42,7 @@ class OperatorTable(CustomGraphModulePass):
     def __call__(self, gm: GraphModule) -> None:
         self.graph_index = getattr(self, "graph_index", -1) + 1
         name = str(self.graph_index)
+        specialise(gm)
         stages.record("decompositions", name, lambda: gm.print_readable(print_output=False))
         lines = []
         for node in gm.graph.nodes:
@@ -53,6 +54,28 @@ class OperatorTable(CustomGraphModulePass):
     def uuid(self) -> str:
         """Part of the compile cache's key: another release, numeric or compiler setting compiles anew."""
         return f"spyre-{capabilities.current().fingerprint}-{settings.current().key}-{source_digest()}"
+
+
+def specialise(gm: GraphModule) -> None:
+    """Fix every size of a graph on the device at its present value: dynamic shapes compile as static ones (D4.1).
+
+    Each size becomes a guard, so another shape compiles anew (D6.8).
+    """
+    nodes = gm.graph.nodes
+    if not any(isinstance(n.meta.get("val"), torch.SymInt) or _is_symbolic(n.meta.get("val")) for n in nodes):
+        return
+    if not any(n.op == "call_function" and _touches_device(n) for n in nodes):
+        return
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes = (*value.shape, *value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                int(size)
+
+
+def _is_symbolic(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape)
 
 
 @functools.cache

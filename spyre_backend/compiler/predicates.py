@@ -57,7 +57,7 @@ def matmul(node: Node, entry: OperatorEntry) -> None:
         raise _refusal(
             node, "matmul-dtype", f"matmul of {a.dtype} and {b.dtype}: only {sorted(entry.params['dtypes'])}"
         )
-    if width == 1:
+    if width <= 1 or node.meta["val"].numel() == 0:
         return
     if columns < entry.params["min_out_features"]:
         raise _refusal(

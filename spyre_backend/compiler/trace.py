@@ -131,8 +131,9 @@ class _Tracer(DefaultHandler):
         return Constant(value, dtype)
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
-        if sympy.sympify(expr).is_Integer:
-            return Constant(int(expr), dtype)
+        known = V.graph.sizevars.simplify(sympy.sympify(expr))
+        if known.is_Integer:
+            return Constant(int(known), dtype)
         raise self._refuse("index_expr")
 
     def to_dtype(

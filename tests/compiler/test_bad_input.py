@@ -1,0 +1,150 @@
+"""Shapes and strides at the edges: a right value or a refusal with a rule, never anything else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from spyre_backend.errors import SpyreUnsupported
+
+HALF = torch.float16
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+
+
+def half(*size, seed=0):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)).half()
+
+
+def outcome(function, *tensors, view=None, dynamic=False):
+    """ "ok" if the device gives the CPU's value (and leaves its inputs as the CPU does), or the rule it breaks."""
+    on_cpu = [t.float() if t.dtype is HALF else t.clone() for t in tensors]
+    on_device = [t.to("spyre") for t in tensors]
+    seen_cpu, seen_device = (on_cpu, on_device) if view is None else (view(*on_cpu), view(*on_device))
+    want = function(*seen_cpu)
+    try:
+        with torch.no_grad():
+            got = torch.compile(function, backend="inductor", dynamic=dynamic)(*seen_device)
+    except SpyreUnsupported as refusal:
+        return refusal.rule
+    wants, gots = (list(v) if isinstance(v, tuple) else [v] for v in (want, got))
+    for g, w in zip([*gots, *on_device], [*wants, *on_cpu], strict=True):
+        g = g.cpu()
+        assert g.shape == w.shape
+        if w.numel():
+            limit = 2**-6 * w.float().abs().nan_to_num().max().clamp(min=2**-8)
+            assert torch.allclose(g.float(), w.float(), rtol=0, atol=float(limit), equal_nan=True)
+    return "ok"
+
+
+def set_first_half(x, y):
+    x[:, :32] = y
+    return x + 1
+
+
+def set_second_half(x, y):
+    x[:, 32:] = y
+    return x * 1
+
+
+def only_write_rows(x, y):
+    x[1:3] = y
+    return y * 2
+
+
+def change_between(x):
+    before = x.t() @ x
+    x.mul_(2)
+    return before + x.t() @ x
+
+
+def with_views(x):
+    y = x * 2
+    return y, y.t(), y.view(-1), y[1:]
+
+
+EMPTY = {
+    "rows": (lambda x: x * 2 + 1, [half(0, 64)], "ok"),
+    "stick": (lambda x: x * 2 + 1, [half(4, 0)], "ok"),
+    "sum over nothing": (lambda x: x.sum(-1), [half(4, 0)], "ok"),
+    "sum of empty rows": (lambda x: x.sum(-1), [half(0, 64)], "ok"),
+    "mean over nothing": (lambda x: x.mean(-1), [half(4, 0)], "ok"),
+    "matmul K": (lambda a, b: a @ b, [half(4, 0), half(0, 64)], "ok"),
+    "matmul M": (lambda a, b: a @ b, [half(0, 64), half(64, 64)], "ok"),
+    "matmul N": (lambda a, b: a @ b, [half(4, 64), half(64, 0)], "ok"),
+    "softmax of nothing": (lambda x: x.softmax(-1), [half(4, 0)], "ok"),
+    "softmax of empty rows": (lambda x: x.softmax(-1), [half(0, 64)], "ok"),
+    "layer norm": (lambda x: F.layer_norm(x, (64,)), [half(0, 64)], "ok"),
+    "cat": (lambda a, b: torch.cat([a, b]), [half(0, 64), half(4, 64)], "ok"),
+    "slice": (lambda x: x[2:2] * 2, [half(4, 64)], "ok"),
+}
+ONES = {
+    "rank 12": (lambda x: x.transpose(0, 6) + 1, [half(1, 1, 1, 2, 2, 2, 2, 1, 2, 2, 2, 64)], "ok"),
+    "rank 9 sum": (lambda x: (x * 2).sum(-1), [half(*[2] * 8, 64)], "ok"),
+    "one element": (lambda x: (x + 1).sum(-1), [half(1, 1)], "ok"),
+    "softmax of one": (lambda x: x.softmax(-1), [half(1, 1, 1, 1)], "ok"),
+    "scalar": (lambda x, y: x * y, [half(), half(64)], "ok"),
+    "size one in both": (lambda x, y: x + y, [half(4, 1, 64), half(1, 8, 64)], "ok"),
+    "K of one": (lambda a, b: a @ b, [half(4, 1), half(1, 64)], "ok"),
+    "batched K of one": (lambda a, b: a @ b, [half(2, 4, 1), half(2, 1, 64)], "ok"),
+    "N of one": (lambda a, b: a @ b, [half(4, 64), half(64, 1)], "matmul-out-one"),
+    "M of one": (lambda a, b: a @ b, [half(1, 64), half(64, 64)], "ok"),
+    "matrix by vector": (lambda a, b: a @ b, [half(4, 64), half(64)], "ok"),
+    "dot": (lambda a, b: a @ b, [half(64), half(64, seed=1)], "ok"),
+    "long loop": (lambda x: x.sum(0), [half(70001, 64)], "trip-count"),
+}
+STORED = {
+    "elements set in a row's first half": (set_first_half, [half(4, 64), half(4, 32, seed=1)], "ok"),
+    "elements set in a row's second half": (set_second_half, [half(4, 64), half(4, 32, seed=1)], "ok"),
+    "rows set and not read": (only_write_rows, [half(4, 64), half(2, 64, seed=1)], "ok"),
+    "matmul before and after a change": (change_between, [half(64, 64)], "ok"),
+    "results that share memory": (with_views, [half(4, 64)], "ok"),
+    "diagonal": (lambda x: x.diagonal() * 2, [half(64, 64)], "view-stick-split"),
+    "overlapping windows": (lambda x: x.as_strided((4, 4), (1, 1)) * 2, [half(64)], "view-stick-split"),
+    "roll": (lambda x: x.roll(3, 0), [half(8, 64)], "ok"),
+    "roll all elements": (lambda x: x.roll(64), [half(8, 64)], "ok"),
+    "roll along the stick": (lambda x: x.roll(1, 1), [half(8, 64)], "slice-stick-offset"),
+}
+
+
+@pytest.mark.parametrize("name", [*EMPTY, *ONES, *STORED])
+def test_edges(name):
+    function, tensors, expected = {**EMPTY, **ONES, **STORED}[name]
+    assert outcome(function, *tensors) == expected
+
+
+VIEWS = {
+    "a row": (lambda x: (x[1],), [half(3, 4, 64)], "ok"),
+    "a column of whole sticks": (lambda x: (x[:, 64:],), [half(4, 128)], "ok"),
+    "half a stick": (lambda x: (x[:, 32:96],), [half(4, 128)], "storage-offset"),
+    "expanded rows": (lambda x: (x.expand(4, 64),), [half(64)], "ok"),
+    "expanded columns": (lambda x: (x.expand(4, 64),), [half(4, 1)], "ok"),
+    "expanded scalar": (lambda x: (x.expand(4, 64),), [half(1)], "ok"),
+    "transposed": (lambda x: (x.t(),), [half(64, 128)], "ok"),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_inputs_that_are_views(name):
+    view, tensors, expected = VIEWS[name]
+    assert outcome(lambda x: x + x.sum(0, keepdim=True), *tensors, view=view) == expected
+
+
+@pytest.mark.parametrize("vocabulary", [151_936, 262_144])
+def test_huge_vocabularies(vocabulary):
+    assert outcome(F.linear, half(1, 128), half(vocabulary, 128, seed=1)) == "ok"
+
+
+def test_dynamic_shapes_compile_as_static_ones():
+    function = lambda x: x * x.shape[0] + x.sum(0)  # noqa: E731
+    assert outcome(function, half(5, 64), dynamic=True) == "ok"
+    compiled = torch.compile(function, backend="inductor", dynamic=True)
+    for rows in (5, 7, 5):
+        x = half(rows, 64)
+        with torch.no_grad():
+            got = compiled(x.to("spyre")).cpu().float()
+        assert torch.allclose(got, function(x.float()), atol=2**-4, rtol=0)
