@@ -1,4 +1,4 @@
-"""Which tensors of a bundle must bring their earlier content: it reads an element, or leaves one, that it never wrote."""
+"""Which tensors of a bundle must bring earlier content: it reads an element, or leaves one, that it never wrote."""
 
 from __future__ import annotations
 
