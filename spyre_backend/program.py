@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 TensorKind = Literal["input", "output", "inout", "temp"]
@@ -152,16 +152,12 @@ class Program:
 
     def to_json(self) -> str:
         """Canonical JSON: the same program always gives the same text."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=True)
+        return json.dumps(self, sort_keys=True, separators=(",", ":"), allow_nan=True, default=_fields)
 
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON without origins and name: equal programs of all layers share it."""
-        data = asdict(self)
-        data.pop("name")
-        for op in data["ops"]:
-            op.pop("origin")
-        text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=True)
+        text = json.dumps(self, sort_keys=True, separators=(",", ":"), allow_nan=True, default=_content)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @staticmethod
@@ -171,6 +167,17 @@ class Program:
             return _program(json.loads(text))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a serialised Program: {error}") from error
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    """A dataclass of this module as the dictionary that stands for it in JSON."""
+    return {name: getattr(item, name) for name in item.__slots__}
+
+
+def _content(item: Any) -> dict[str, Any]:
+    """:func:`_fields` without what does not change the program: its name, and where operations come from."""
+    left_out = {Program: "name", Op: "origin"}.get(type(item))
+    return {name: getattr(item, name) for name in item.__slots__ if name != left_out}
 
 
 def _layout(data: dict[str, Any]) -> StickLayout:

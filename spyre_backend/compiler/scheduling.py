@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -16,7 +16,7 @@ from torch._inductor.virtualized import V
 from spyre_backend import capabilities
 from spyre_backend.compiler import bundle, division, restickify, stages
 from spyre_backend.compiler.errors import refuse
-from spyre_backend.compiler.graph import operands
+from spyre_backend.compiler.graph import Graph, operands
 from spyre_backend.compiler.lowering import fx_graph
 from spyre_backend.compiler.trace import root_buffer
 from spyre_backend.compiler.translate import Translator
@@ -70,24 +70,21 @@ class SpyreScheduling(BaseScheduling):
         graph = self.translator.graph
         graph.ops = [op for node in nodes for op in self.translator.translate(node)]
         exported = self._exported(nodes)
-        self._record("lowering", graph.describe())
+        self._record("lowering", graph.describe)
         notes = restickify.place(graph, exported)
-        self._record(
-            "stick-layouts",
-            "\n".join(f"{b.name}: {b.size} {b.layout} padding={b.padding}" for b in graph.buffers.values() if b.layout),
-        )
-        self._record("restickify", "\n".join(notes) or "nothing moved")
+        self._record("stick-layouts", lambda: _layouts(graph))
+        self._record("restickify", lambda: "\n".join(notes) or "nothing moved")
         division.divide(graph)
-        self._record("work-division", division.describe(graph))
+        self._record("work-division", lambda: division.describe(graph))
         kept = self._kept(graph.ops, nodes)
         built = bundle.build_program(f"sdsc_fused_{len(self.kernels)}", graph, graph.ops, kept)
-        self._record("scratchpad", "\n".join(built.scratchpad_notes))
-        self._record("bundling", "\n".join(built.notes))
-        self._record("program", built.program.to_json())
+        self._record("scratchpad", lambda: "\n".join(built.scratchpad_notes))
+        self._record("bundling", lambda: "\n".join(built.notes))
+        self._record("program", built.program.to_json)
         self._emit(nodes, built.program, kept)
 
-    def _record(self, stage: str, text: str) -> None:
-        stages.record(stage, self.graph_name, lambda: text)
+    def _record(self, stage: str, text: Callable[[], str]) -> None:
+        stages.record(stage, self.graph_name, text)
 
     def _users_outside(self, name: str, inside: set[str]) -> bool:
         assert self.scheduler is not None
@@ -132,6 +129,10 @@ class SpyreScheduling(BaseScheduling):
         wrapper.writeline(call)  # type: ignore[no-untyped-call]
         assert self.scheduler is not None
         self.scheduler.free_buffers()
+
+
+def _layouts(graph: Graph) -> str:
+    return "\n".join(f"{b.name}: {b.size} {b.layout} padding={b.padding}" for b in graph.buffers.values() if b.layout)
 
 
 @functools.cache
