@@ -120,6 +120,7 @@ def _print(result: Profile, fallbacks: dict[tuple[str, str], int]) -> None:
         f"{result.kernel_us:,.1f} us on the cores ({result.utilisation:.1%} of the matrix units' peak), "
         f"{result.cycles_us:,.1f} us by the cycle model"
     )
+    typer.echo("not in the table: copies between host and device")
     if host:
         kinds = ", ".join(f"{op} x{count}" for (op, _), count in sorted(fallbacks.items()))
         typer.echo(f"on the CPU, not timed: {kinds}")

@@ -74,7 +74,7 @@ def _elements(op: Op) -> int:
 
 def _elementwise(program: Program, op: Op, traffic: Traffic, cores: int, scaling: Scaling) -> Cost:
     slow = k.CYCLE_SLOW if op.name in rates.TRANSCENDENTAL else 1
-    compute = slow * _elements(op) / cores / (k.LANES * k.CLOCK_GHZ)
+    compute = slow * _elements(op) / cores / (_lanes(program, op) * k.CLOCK_GHZ)
     scale = rates.core_scaling(cores) if scaling == "table" else rates.capped_scaling(cores)
     moved = _transport(program, op)
     if moved is not None:
@@ -83,6 +83,12 @@ def _elementwise(program: Program, op: Op, traffic: Traffic, cores: int, scaling
     if surface is not None:
         return Cost("broadcast", cores, compute, traffic.charged / (surface * scale), turnaround=False)
     return Cost("pointwise", cores, compute, traffic.charged / (k.HBM_BANDWIDTH * scale), scale=scale)
+
+
+def _lanes(program: Program, op: Op) -> int:
+    """Elements a cycle: a stick of the widest operand, as a 32-bit number fills two of the 64 lanes (D1.3)."""
+    operands = [o for o in (*op.inputs, op.output) if isinstance(o, Operand)]
+    return min(k.LANES, *(program.tensor(o.tensor).layout.device_size[-1] for o in operands))
 
 
 def _broadcast(op: Op) -> float | None:
@@ -128,13 +134,17 @@ def _reduction(program: Program, op: Op, traffic: Traffic, cores: int) -> Cost:
     """Alone, a reduction runs at its measured bandwidth; in a bundle it adds compute and its bytes are plain (D7.4)."""
     scale = rates.core_scaling(cores)
     if len(program.ops) > 1:
-        compute = _elements(op) / cores / k.FUSED_REDUCTION
+        compute = 0.0 if _second_of_exx2(program, op) else _elements(op) / cores / k.FUSED_REDUCTION
         return Cost("reduction", cores, compute, traffic.charged / (k.HBM_BANDWIDTH * scale), scale=scale)
-    source = next(o for o in op.inputs if isinstance(o, Operand))
     kept = len(op.dims) - op.reduced
-    inner = source.stick is not None and source.stick >= kept
+    inner = any(isinstance(o, Operand) and o.stick is not None and o.stick >= kept for o in op.inputs)
     rate = rates.inner_reduction_bandwidth(math.prod(op.dims[:kept])) if inner else k.OUTER_REDUCTION
     return Cost("reduction", cores, 0.0, traffic.charged / (rate * scale), turnaround=False)
+
+
+def _second_of_exx2(program: Program, op: Op) -> bool:
+    """One device function, exx2, gives mean and mean of squares in one pass (D2.4); a program has an op for each."""
+    return op.name == "exx2_meansq" and any(o.name == "exx2_mean" and o.inputs == op.inputs for o in program.ops)
 
 
 def _matmul(program: Program, op: Op, traffic: Traffic, cores: int) -> Cost:

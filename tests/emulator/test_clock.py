@@ -9,7 +9,7 @@ import pytest
 
 from spyre_backend.emulator import clock, clock_constants, clock_rates
 from spyre_backend.emulator.clock import ClockSettings, copy_time, launch_time, program_time
-from spyre_backend.program import Op
+from spyre_backend.program import Op, TensorSpec
 from tests.emulator.clock_programs import matmul, pointwise, read, softmax, sparse, tensor
 from tests.emulator.programs import program
 
@@ -160,6 +160,22 @@ def test_environment_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPYRE_CLOCK_NOISE", "loud")
     with pytest.raises(clock.ClockSettingError, match="SPYRE_CLOCK_NOISE"):
         clock.settings()
+
+
+def test_mean_and_mean_of_squares_are_one_pass() -> None:
+    x = tensor("x", "input", (512, 1024))
+    mean, square = sparse("mean", "output", (512, 1)), sparse("square", "output", (512, 1))
+
+    def reduction(name: str, target: TensorSpec) -> Op:
+        inputs = (read(x, (1024, 0, 1)),)
+        return Op(
+            name=name, dims=(512, 1, 1024), reduced=1, inputs=inputs, output=read(target, (1, 0, 0)), split=(32, 1, 1)
+        )
+
+    both = program_time(program((x, mean, square), reduction("exx2_mean", mean), reduction("exx2_meansq", square)))
+    assert both.compute_us == pytest.approx(512 * 1024 / 32 / 1.5 / 1000)
+    sums = program_time(program((x, mean, square), reduction("mean", mean), reduction("sum", square)))
+    assert sums.compute_us == pytest.approx(2 * both.compute_us)
 
 
 def test_few_cores_slow_a_pointwise_operation_as_the_setting_says() -> None:
