@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ def build_program(name: str, graph: Graph, ops: Sequence[Op], kept: frozenset[st
     lives = _lives(planned.ops, buffers, kept.union(planned.addresses))
     pooled = settings.current().hbm_pool
     offsets = hbm_pool.plan(lives, shared=pooled)
+    _check_region(planned.ops, hbm_pool.extent(lives, offsets))
     written = {op.output.tensor for op in planned.ops}
     needed = needed_content(planned.ops, buffers)
     specs = []
@@ -75,6 +77,17 @@ def _lives(ops: Sequence[Op], buffers: Mapping[str, Buffer], elsewhere: frozense
         if name not in elsewhere:
             lives.append(hbm_pool.Life(name, first, last, layout.num_bytes))
     return lives
+
+
+def _check_region(ops: Sequence[Op], needed: int) -> None:
+    limit = capabilities.current().limits.pool_bytes_max
+    if limit and needed > limit:
+        raise refuse(
+            "pool-limit",
+            op="bundle",
+            detail=f"{needed} bytes of temporaries at a time, the pool holds {limit}",
+            shapes=[max((op.dims for op in ops), key=math.prod)],
+        )
 
 
 def _story(program: Program, lives: Sequence[hbm_pool.Life], offsets: dict[str, int]) -> list[str]:
