@@ -71,10 +71,6 @@ class Share:
         """Byte address in the bank of stick number ``position`` of this share."""
         return (self.first + position) * STICK_BYTES
 
-    def holds(self, sticks: Tensor) -> Tensor:
-        """Which of the tensor's sticks are here."""
-        return torch.ones_like(sticks, dtype=torch.bool) if self._position is None else self._position[sticks] >= 0
-
     def positions(self, sticks: Tensor) -> Tensor:
         """Where the tensor's sticks lie in this share; SliceError if one is not here."""
         if self._position is None:

@@ -43,6 +43,7 @@ class State:
         self._device: dict[str, Share] = {}
         self._scratch: dict[str, dict[int, Share]] = {name: {} for name in reserved}
         self._banks: dict[int, Bank] = {}
+        self._rings: dict[str, tuple[list[int], Tensor]] = {}
         ends = [(program.tensor(name).lx_address or 0) // STICK_BYTES + count for name, count in reserved.items()]
         self._scratch_sticks = max(ends, default=0)
         self._aliases = _aliases(program, tensors)
@@ -76,6 +77,7 @@ class State:
         name = item.write.tensor
         if name not in self.residents:
             return
+        self._rings.pop(name, None)
         first = (self.program.tensor(name).lx_address or 0) // STICK_BYTES
         for core, ranges in item_shares(item):
             bank = self._banks.get(core)
@@ -102,19 +104,29 @@ class State:
     def _over_ring(self, name: str, core: int, region: Region) -> Tensor:
         """Sticks collected from the cores that hold them (D7.6)."""
         layout = self.layouts[name]
-        rows = torch.zeros((len(region.sticks), layout.eps), dtype=TORCH_DTYPES[layout.spec.dtype])
-        missing = torch.ones(len(region.sticks), dtype=torch.bool)
-        for share in self._scratch[name].values():
-            here = missing & share.holds(region.sticks)
-            if bool(here.any()):
-                sticks = region.sticks[here]
-                length = min(int(layout.lanes[sticks].min()), layout.eps)
-                rows[here] = share.read(sticks, 0, length, 1)
-                missing &= ~here
-        if bool(missing.any()):
-            stick = int(region.sticks[missing][0])
+        cores, holder = self._holders(name)
+        homes = holder[region.sticks]
+        if bool((homes < 0).any()):
+            stick = int(region.sticks[homes < 0][0])
             raise SliceError(f"no core holds stick {stick}", core=core, tensor=name)
+        rows = torch.zeros((len(region.sticks), layout.eps), dtype=TORCH_DTYPES[layout.spec.dtype])
+        for home in sorted(set(homes.tolist())):
+            here = homes == home
+            sticks = region.sticks[here]
+            length = int(layout.lanes[sticks].min())
+            rows[here] = self._scratch[name][cores[home]].read(sticks, 0, length, 1)
         return rows
+
+    def _holders(self, name: str) -> tuple[list[int], Tensor]:
+        """The cores that hold parts of a resident, and for each of its sticks the position of one of them, or -1."""
+        known = self._rings.get(name)
+        if known is None:
+            cores = sorted(self._scratch[name])
+            holder = torch.full((self.layouts[name].num_sticks,), -1, dtype=torch.int64)
+            for position, core in enumerate(cores):
+                holder[self._scratch[name][core].held] = position
+            known = self._rings[name] = (cores, holder)
+        return known
 
     def write(self, item: ExactOp, core: int, region: Region, values: Tensor) -> None:
         """Write the lanes [others..., length] of a result."""
