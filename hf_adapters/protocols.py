@@ -43,12 +43,15 @@ class Example:
         build: makes the stock module, float64, in eval mode, with seeded weights.
         inputs: makes the keyword arguments of its forward.
         tolerance: largest relative error allowed between stock and patched in float64.
+        widened: the stock module casts to float32 inside, which leaves rounding that says nothing about the
+            replacement; the proof lifts such casts to float64 in both.
     """
 
     name: str
     build: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Any]]
     tolerance: float = 1e-9
+    widened: bool = False
 
 
 class PatcherProtocol(Protocol):

@@ -104,7 +104,6 @@ def attend(
     bias: Tensor | None = None,
     softcap: float | None = None,
     empty_rows: str = "zero",
-    in_float32: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention with contiguous heads.
 
@@ -118,7 +117,6 @@ def attend(
         softcap: the scores are bounded by ``softcap * tanh(scores / softcap)``.
         empty_rows: what a query that sees no key gets: ``"zero"`` as with fused attention, or ``"mean"`` of all values
             as when the mask is added to the scores.
-        in_float32: the stock module rounds its softmax to float32 in wider dtypes; 16-bit scores stay as they are.
 
     Returns:
         The output ``[batch, heads, queries, head]`` and the weights ``[batch, heads, queries, keys]``.
@@ -137,8 +135,7 @@ def attend(
         scores = scores + bias
     if mask is not None:
         scores = scores + mask
-    rounded = in_float32 and scores.dtype not in HALF_DTYPES
-    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype) if rounded else F.softmax(scores, dim=-1)
+    weights = F.softmax(scores, dim=-1)
     if mask is not None and (empty_rows == "zero" or query.dtype in HALF_DTYPES):
         weights = weights * _kept(mask, empty_rows)
     mixed = weights.to(value.dtype)

@@ -69,7 +69,6 @@ class AlibiAttention(nn.Module):
             self.real_scaling,
             bias=alibi.view(batch, self.num_heads, 1, -1),
             empty_rows="mean",
-            in_float32=True,
         )
         mixed = output.transpose(1, 2).contiguous().view(batch, tokens, -1)
         return residual + self.dense(mixed), weights
@@ -145,8 +144,8 @@ def _examples() -> list[Example]:
     no_mask = _inputs()
     no_mask.pop("attention_mask")
     return [
-        Example("right", _bloom, _inputs),
-        Example("no_mask", _bloom, functools.partial(dict, no_mask)),
+        Example("right", _bloom, _inputs, widened=True),
+        Example("no_mask", _bloom, functools.partial(dict, no_mask), widened=True),
     ]
 
 

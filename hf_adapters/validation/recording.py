@@ -110,6 +110,9 @@ def pooled(output: Any, valid: Tensor, pooling: Pooling) -> Tensor:
         TypeError: the output holds neither token vectors nor a sentence vector.
     """
     own = output.get("sentence_embedding") if isinstance(output, Mapping) else None
+    if own is None and last_hidden_state(output) is None:
+        # Bi-encoders of one vector for each row (DPR) call it so.
+        own = getattr(output, "pooler_output", None)
     if own is None and isinstance(output, Tensor) and output.dim() == 2:
         own = output
     if own is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from hf_adapters.catalogue import catalogue
 from hf_adapters.patching import patch_report, patch_with, unpatch
 from hf_adapters.protocols import Adapter, Example
+from hf_adapters.validation.float64 import in_float64
 from spyre_backend import capabilities
 
 CASES = [(adapter, example) for adapter in catalogue() for example in adapter.examples()]
@@ -36,7 +37,7 @@ def release_of(adapter: Adapter) -> str:
 @pytest.mark.parametrize(("adapter", "example"), CASES, ids=IDS)
 def test_patched_equals_stock_in_float64(adapter: Adapter, example: Example) -> None:
     model, inputs = example.build(), example.inputs()
-    with torch.no_grad():
+    with in_float64() if example.widened else torch.no_grad():
         stock = list(tensors(model(**inputs)))
         patch_with(model, [adapter], release=release_of(adapter))
         assert patch_report(model).sites, "the example does not contain what the adapter is for"
