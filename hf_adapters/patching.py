@@ -28,7 +28,7 @@ from hf_adapters.errors import (
     TrainingModeError,
     UnknownTargetError,
 )
-from hf_adapters.protocols import Adapter, AppliedAdapter, PatchReport, Site
+from hf_adapters.protocols import Adapter, AppliedAdapter, LeftOut, PatchReport, Site
 
 TARGETS = ("spyre", "cpu")
 STATE = "_hf_adapters_patch"
@@ -126,7 +126,9 @@ def patch_with(model: M, adapters: Iterable[Adapter], *, target: str = "spyre", 
     check_model(model, "patch")
     check_target(target)
     release = resolve_release(release)
-    chosen = tuple(a for a in adapters if a.needed_by(release))
+    known = [(adapter, adapter.left_out(release)) for adapter in adapters]
+    chosen = tuple(adapter for adapter, reason in known if reason is None)
+    left_out = tuple(LeftOut(adapter.name, reason) for adapter, reason in known if reason is not None)
     names = tuple(a.name for a in chosen)
     state = patch_state(model)
     if state is not None:
@@ -139,7 +141,7 @@ def patch_with(model: M, adapters: Iterable[Adapter], *, target: str = "spyre", 
     patcher = Patcher(model)
     try:
         applied = tuple(a for a in (_apply(patcher, model, adapter) for adapter in chosen) if a is not None)
-        report = PatchReport(target, release, applied, untreated(model))
+        report = PatchReport(target, release, applied, untreated(model), left_out)
         patcher.swap_class(model, PatchedTransformer if hasattr(model, "save_pretrained") else PatchedModel)
     except BaseException:
         patcher.undo()

@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
+from hf_adapters._versions import PROVEN, Bounds, outside
+
 Equivalence = Literal["exact", "reassociated", "padded"]
 
 
@@ -94,6 +96,8 @@ class Adapter:
         apply: changes one of them, only through the patcher.
         examples: small cases for the generated CPU proof.
         releases: names of the torch-spyre releases that need it; None means all of them.
+        versions: bounds of torch and transformers that it was proven with.
+        architectures: model types that it is written for; empty when it takes a kind of operation wherever it occurs.
         order: position in the catalogue; adapters with a lower number are applied first.
     """
 
@@ -105,11 +109,19 @@ class Adapter:
     apply: Callable[[PatcherProtocol, nn.Module, Site], None]
     examples: Callable[[], list[Example]]
     releases: tuple[str, ...] | None = None
+    versions: Bounds = field(default_factory=lambda: PROVEN)
+    architectures: tuple[str, ...] = ()
     order: int = 100
 
     def needed_by(self, release: str | None) -> bool:
         """True when the release needs this adapter (``None``: the release is not known, so every adapter is)."""
         return release is None or self.releases is None or release in self.releases
+
+    def left_out(self, release: str | None) -> str | None:
+        """Why it is not applied for a release and the installed versions; None when it is."""
+        if not self.needed_by(release):
+            return f"release {release} lowers the stock form (needed by {', '.join(self.releases or ())})"
+        return outside(self.versions)
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,14 @@ class Leftover:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """An adapter of the catalogue that was not tried, and why (retired by a release, unproven version)."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class PatchReport:
     """What ``patch`` did to a model.
 
@@ -141,12 +161,14 @@ class PatchReport:
         release: the torch-spyre release patched for, None when unknown.
         adapters: the adapters that found a site, in the order in which they were applied.
         left: what is known not to be handled. An empty tuple is no proof that the model compiles.
+        left_out: adapters that the release or the installed versions rule out.
     """
 
     target: str
     release: str | None
     adapters: tuple[AppliedAdapter, ...]
     left: tuple[Leftover, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -163,5 +185,6 @@ class PatchReport:
         for adapter in self.adapters:
             lines.append(f"  {adapter.name} ({adapter.equivalence}): {len(adapter.sites)} sites")
             lines.extend(f"    {s.path or '<model>'}: {s.before} -> {s.after}" for s in adapter.sites)
+        lines.extend(f"  not applied: {item.name}: {item.reason}" for item in self.left_out)
         lines.extend(f"  left: {item.path}: {item.reason} [{item.rule}]" for item in self.left)
         return "\n".join(lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,11 @@ def mish(x: Tensor) -> Tensor:
     power = torch.exp(torch.clamp(work, max=20.0))
     part = power * (power + 2.0)
     return (work * (part / (part + 2.0))).to(x.dtype)
+
+
+def erf_gelu(x: Tensor) -> Tensor:
+    """The native gelu, which is the exact one."""
+    return nn.functional.gelu(x)
 
 
 class TanhGelu(nn.Module):
@@ -129,7 +136,15 @@ def _names(module: nn.Module) -> frozenset[str]:
     return names | _probe.code_names(act) if callable(act) else names
 
 
-def computes(module: nn.Module, formula: Callable[[Tensor], Tensor]) -> bool:
+def functions(model: nn.Module) -> Iterator[tuple[str, str, Callable[..., Any]]]:
+    """Functions that forwards call by a global name and whose code has an erf: (path of module, name, function)."""
+    for path, module in model.named_modules():
+        for name, value in _probe.global_names(type(module).forward).items():
+            if isinstance(value, FunctionType) and "erf" in _probe.code_names(value):
+                yield path, name, value
+
+
+def computes(module: Callable[[Tensor], Tensor], formula: Callable[[Tensor], Tensor]) -> bool:
     """The module agrees with the formula in float64, element by element, far into both tails."""
     grid = torch.cat([torch.linspace(-12, 12, 193), torch.tensor([-300.0, 300.0])]).double()[:, None]
     return _probe.same(_probe.run(module, grid), formula(grid))

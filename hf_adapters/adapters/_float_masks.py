@@ -30,17 +30,16 @@ class FloatTokenMask(nn.Module):
     keeps_signature = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As stock; a mask given by position is found by the stock signature."""
+        """As stock."""
         stock: Any = super().forward
-        if not torch.compiler.is_compiling():
-            given = inspect.signature(stock).bind(*args, **kwargs).arguments
-            mask = given.get(NAME)
-            if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point():
-                parameter = next(p for p in self.parameters() if p.is_floating_point())
-                given[NAME] = mask.detach().cpu().to(parameter.dtype).to(mask.device)
-                extra = given.pop("kwargs", {})
-                return stock(**given, **extra)
-        return stock(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return stock(*args, **kwargs)
+        given = _probe.bound_arguments(self, args, kwargs)
+        mask = given.get(NAME)
+        if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point():
+            parameter = next(p for p in self.parameters() if p.is_floating_point())
+            given[NAME] = mask.detach().cpu().to(parameter.dtype).to(mask.device)
+        return stock(**given)
 
 
 def computes_with_masks(model: nn.Module) -> bool:

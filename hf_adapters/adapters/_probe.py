@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_adapters._classes import split_class
+
 SAME = 1e-12
 """Largest relative difference in float64 between two ways of computing the same function on probe values."""
 
@@ -34,6 +36,16 @@ def required_arguments(module: nn.Module) -> list[str]:
         inspect.Parameter.KEYWORD_ONLY,
     )
     return [p.name for p in parameters if p.name != "self" and p.kind in wanted and p.default is p.empty]
+
+
+def bound_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of one call by name, as the stock forward of a patched module would take them."""
+    stock = split_class(type(module))[0]
+    given = inspect.signature(stock.forward).bind(module, *args, **kwargs)  # type: ignore[attr-defined]
+    named = dict(list(given.arguments.items())[1:])
+    extra = next((p.name for p in given.signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    named.update(named.pop(extra, {}) if extra is not None else {})
+    return named
 
 
 def global_names(function: Callable[..., Any]) -> dict[str, Any]:
@@ -70,7 +82,7 @@ def double_copy(module: nn.Module, seed: int = 0) -> nn.Module:
     return twin
 
 
-def run(module: nn.Module, *args: Any) -> Tensor | None:
+def run(module: Callable[..., Any], *args: Any) -> Tensor | None:
     """Output of one call, or None when the module does not accept the probe or does not return a tensor."""
     try:
         with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from hf_adapters.adapters._activations import (
@@ -18,6 +19,8 @@ from hf_adapters.adapters._activations import (
     activation,
     activations,
     computes,
+    erf_gelu,
+    functions,
     mish,
     quick_gelu,
     tails,
@@ -49,17 +52,35 @@ def _sites(model: nn.Module) -> list[Site]:
         kind = next((k for k, (formula, _, _) in _FORMS.items() if computes(module, formula)), None)
         if kind is not None:
             found.append(Site(path=path, kind=kind, before=type(module).__name__, after=_FORMS[kind][2]))
+    for path, name, function in functions(model):
+        if computes(function, nn.functional.gelu):
+            meta = {"name": name}
+            found.append(
+                Site(path=path, kind="erf function", before=f"{name}() with erf", after="native gelu", meta=meta)
+            )
     return found
 
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module = model.get_submodule(site.path)
+    if site.kind == "erf function":
+        patcher.rebind(module, {site.meta["name"]: erf_gelu})
+        return
     if site.kind == "erf gelu":
         patcher.swap_class(module, ErfGelu)
         return
     patcher.swap_class(module, _FORMS[site.kind][1])
     if site.kind in _ROOTS:
         patcher.set_attr(module, "root", _ROOTS[site.kind])
+
+
+def _esm() -> nn.Module:
+    from transformers import EsmConfig
+    from transformers.models.esm.modeling_esm import EsmIntermediate
+
+    torch.manual_seed(1)
+    module: nn.Module = EsmIntermediate(EsmConfig(hidden_size=64, intermediate_size=64))
+    return module.double().eval()
 
 
 def _bloom() -> nn.Module:
@@ -71,6 +92,7 @@ def _bloom() -> nn.Module:
 def _examples() -> list[Example]:
     names = ("gelu_pytorch_tanh", "gelu_fast", "gelu_python", "quick_gelu", "mish")
     made = [Example(name, functools.partial(activation, name), tails) for name in names]
+    made.append(Example("esm", _esm, lambda: {"hidden_states": tails()["input"][:128].view(2, 64)}))
     return [*made, Example("bloom", _bloom, lambda: {"input": tails()["input"]})]
 
 

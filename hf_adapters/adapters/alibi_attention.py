@@ -157,5 +157,6 @@ ADAPTER = Adapter(
     sites=_sites,
     apply=_apply,
     examples=_examples,
+    architectures=("bloom",),
     order=46,
 )

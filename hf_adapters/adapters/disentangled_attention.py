@@ -290,5 +290,6 @@ ADAPTER = Adapter(
     sites=_sites,
     apply=_apply,
     examples=_examples,
+    architectures=("deberta", "deberta-v2"),
     order=46,
 )

@@ -49,7 +49,7 @@ class HostPositions(nn.Module):
         stock: Any = super().forward
         if torch.compiler.is_compiling():
             return stock(*args, **kwargs)
-        given = inspect.signature(stock).bind(*args, **kwargs).arguments
+        given = _probe.bound_arguments(self, args, kwargs)
         ids = given.get("input_ids")
         no_cache = given.get("cache") is None and given.get("past_key_values") is None
         if isinstance(ids, Tensor) and given.get("position_ids") is None and no_cache:

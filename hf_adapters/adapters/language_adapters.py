@@ -128,5 +128,6 @@ ADAPTER = Adapter(
     sites=_sites,
     apply=_apply,
     examples=_examples,
+    architectures=("xmod",),
     order=47,
 )

@@ -192,5 +192,6 @@ ADAPTER = Adapter(
     sites=_sites,
     apply=_apply,
     examples=_examples,
+    architectures=("longformer",),
     order=46,
 )
