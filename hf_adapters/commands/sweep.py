@@ -153,6 +153,8 @@ def _conclude(store: Store, options: SweepOptions, result: SweepResult, shown: C
     if result.done or not options.report.exists():
         options.report.write_text(render(summary, "html"), encoding="utf-8")
     shown.print(f"HTML report: {options.report.resolve()}", soft_wrap=True)
+    if result.elsewhere:
+        shown.print(f"{result.elsewhere} structures were left to other sweeps on this database.", soft_wrap=True)
     if result.interrupted:
         shown.print(
             f"Interrupted after {result.done} of {len(result.plan.todo)} structures; all of them are recorded.",

@@ -72,9 +72,10 @@ def newest(connection: Connection, subject: ColumnElement[Any], release: str) ->
     return {getattr(verdict, name): verdict for verdict in verdicts}
 
 
-def history(connection: Connection, where: Sequence[ColumnElement[bool]]) -> list[StoredVerdict]:
-    """All verdicts that fulfil one of the conditions, newest first."""
-    found = connection.execute(select(*_VERDICT_COLUMNS).where(or_(*where)).order_by(VERDICTS.c.id.desc()))
+def history(connection: Connection, where: Sequence[ColumnElement[bool]], *, since: int = 0) -> list[StoredVerdict]:
+    """All verdicts after number `since` that fulfil one of the conditions, newest first."""
+    wanted = select(*_VERDICT_COLUMNS).where(or_(*where), VERDICTS.c.id > since)
+    found = connection.execute(wanted.order_by(VERDICTS.c.id.desc()))
     return [stored_verdict(row) for row in found]
 
 

@@ -87,11 +87,16 @@ class Database:
         Raises:
             StoreUnreachable: the server does not answer, or does not let this user in.
         """
-        connecting = True
+        with self.typed_errors(connecting=True):
+            connection = self.engine.connect()
+        with self.typed_errors(), connection:
+            yield connection
+
+    @contextmanager
+    def typed_errors(self, *, connecting: bool = False) -> Iterator[None]:
+        """Turns errors of the driver into those of `errors.py`; `connecting` as in `translate`."""
         try:
-            with self.engine.connect() as connection:
-                connecting = False
-                yield connection
+            yield
         except DBAPIError as error:
             typed = translate(error, self.where, connecting=connecting)
             if typed is None:

@@ -14,10 +14,10 @@ from hf_adapters.corpus.profiles import Profile
 from hf_adapters.corpus.ranking import Ranking
 from hf_adapters.store import catalogue, current, schema, unbuildable
 from hf_adapters.store._types import utc_now
+from hf_adapters.store.claims import bury_runs, claims_of
 from hf_adapters.store.engine import BUSY_TIMEOUT, Database
 from hf_adapters.store.errors import NoSuchRow, SchemaMissing, SourceAmbiguous
-from hf_adapters.store.models import LADDER, AdapterRow, ModelRow, RunRow, VerdictRow
-from hf_adapters.store.models import VERDICTS as VERDICT_NAMES
+from hf_adapters.store.models import AdapterRow, ModelRow, RunRow
 from hf_adapters.store.records import (
     AdapterRecord,
     CurrentVerdict,
@@ -26,7 +26,7 @@ from hf_adapters.store.records import (
     StructureWork,
     VerdictRecord,
 )
-from hf_adapters.store.tables import ADAPTERS, MODELS, RUNS, STRUCTURES, VERDICTS
+from hf_adapters.store.tables import ADAPTERS, MODELS, RUNS, STRUCTURES, VERDICTS, verdict_values
 
 _RUN_FIELDS = tuple(item.name for item in fields(StoredRun))
 LOCAL = "local"
@@ -52,6 +52,8 @@ class Store:
         """
         self._database = Database(url_or_path, busy_timeout=busy_timeout)
         self._checked = False
+        self._claims = claims_of(self._database)
+        self._own_run: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +69,8 @@ class Store:
         return self._database.where
 
     def close(self) -> None:
-        """Close all connections; the next use opens new ones."""
+        """Close all connections and give up all claims; the next use opens new ones."""
+        self._claims.close()
         self._database.close()
 
     # -- schema
@@ -179,7 +182,10 @@ class Store:
         options: Mapping[str, Any] | None = None,
         versions: Mapping[str, str] | None = None,
     ) -> int:
-        """Record that a command starts to make verdicts; its run id. Runs left running before count as interrupted."""
+        """Record that a command starts to make verdicts; its run id.
+
+        Runs of the ranking that are left running count as interrupted, unless another process is at work on them.
+        """
         row = RunRow(
             release=release,
             fingerprint=fingerprint,
@@ -191,10 +197,43 @@ class Store:
             versions=dict(versions or {}),
         )
         with self._writing() as connection:
-            stale = RUNS.c.state == "running"
-            connection.execute(update(RUNS).where(stale, RUNS.c.source == source).values(state="interrupted"))
+            self._claims.drop(f"run/{self._own_run}")
+            bury_runs(connection, self._claims, source)
             values = row.model_dump(exclude={"id"})
-            return int(connection.execute(insert(RUNS).values(values).returning(RUNS.c.id)).scalar_one())
+            run_id = int(connection.execute(insert(RUNS).values(values).returning(RUNS.c.id)).scalar_one())
+            self._claims.take(f"run/{run_id}")
+            self._own_run = run_id
+            return run_id
+
+    def claim(self, signature: str, *, release: str, fingerprint: str, since: int) -> bool:
+        """Claim a structure for this process, until `unclaim`, `close` or its end.
+
+        Args:
+            signature: the structure.
+            release: emulated release.
+            fingerprint: what its verdict will be made under.
+            since: newest verdict that was known when the work was planned (`newest_verdict`).
+
+        Returns:
+            False when another process is at work on it, or has given it a verdict since then.
+        """
+        if not self._claims.take(f"{release}/{signature}"):
+            return False
+        with self._reading() as connection:
+            found = current.history(connection, [VERDICTS.c.signature == signature], since=since)
+        if any((item.release, item.fingerprint) == (release, fingerprint) for item in found):
+            self.unclaim(signature, release=release)
+            return False
+        return True
+
+    def unclaim(self, signature: str, *, release: str) -> None:
+        """Let go of a structure."""
+        self._claims.drop(f"{release}/{signature}")
+
+    def newest_verdict(self) -> int:
+        """Id of the newest verdict, 0 when there is none."""
+        with self._reading() as connection:
+            return int(connection.execute(select(func.max(VERDICTS.c.id))).scalar() or 0)
 
     def end_run(self, run_id: int, state: str = "finished") -> None:
         """Record how a run ended ("finished" or "interrupted")."""
@@ -218,7 +257,7 @@ class Store:
 
     def record_verdicts(self, run_id: int, records: Sequence[VerdictRecord]) -> list[int]:
         """Append verdicts in one transaction; their ids."""
-        values = [_verdict_values(run_id, record) for record in records]
+        values = [verdict_values(run_id, record) for record in records]
         if not values:
             return []
         with self._writing() as connection:
@@ -246,7 +285,7 @@ class Store:
                 top=top,
             )
             if records:
-                connection.execute(insert(VERDICTS), [_verdict_values(run_id, record) for record in records])
+                connection.execute(insert(VERDICTS), [verdict_values(run_id, record) for record in records])
             return len(records)
 
     def put_adapters(self, adapters: Iterable[AdapterRecord]) -> int:
@@ -345,17 +384,3 @@ class Store:
         if found is None:
             raise NoSuchRow(f"the database {self.where} holds no structure {signature}")
         return Profile.from_json(found)
-
-
-def _verdict_values(run_id: int, record: VerdictRecord) -> dict[str, Any]:
-    if (record.signature is None) == (record.model_row_id is None):
-        raise ValueError("a verdict is about a structure (signature) or about a model (model_row_id), not both")
-    values = record.values()
-    _known("verdict", record.verdict, VERDICT_NAMES)
-    _known("ladder", record.ladder, LADDER)
-    return VerdictRow(run_id=run_id, **values).model_dump(exclude={"id"})
-
-
-def _known(what: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{what} {value!r} is not one of {', '.join(allowed)}")

@@ -23,6 +23,7 @@ class Tally:
         models: models of the ranking.
         downloads: their downloads.
         done: structures finished in this run.
+        elsewhere: structures left to other sweeps on the same database; not part of `total`.
         accepted_models: models accepted so far on their own structure, earlier runs included.
         accepted_downloads: downloads of those.
         verdicts: structures by verdict in this run.
@@ -33,6 +34,7 @@ class Tally:
     models: int
     downloads: int
     done: int = 0
+    elsewhere: int = 0
     accepted_models: int = 0
     accepted_downloads: int = 0
     verdicts: dict[str, int] = field(default_factory=dict)
@@ -41,6 +43,11 @@ class Tally:
     def start(self, label: str) -> None:
         """A structure is being tried."""
         self.current[label] = time.monotonic()
+
+    def skip(self) -> None:
+        """A structure is, or was meanwhile, tried by another process."""
+        self.total -= 1
+        self.elsewhere += 1
 
     def finish(self, label: str, verdict: str, models: int, downloads: int) -> float:
         """A structure has its verdict and stands for so many models and downloads; the seconds it took."""
@@ -120,7 +127,8 @@ class LiveDisplay:
 
     def update(self, message: str | None = None) -> None:
         """Move the bar; print the message above it."""
-        self._bar.update(self._task, completed=self.tally.done, left=self.tally.total - self.tally.done)
+        left = self.tally.total - self.tally.done
+        self._bar.update(self._task, completed=self.tally.done, total=self.tally.total, left=left)
         if message is not None:
             self.console.print(Text(message))
 

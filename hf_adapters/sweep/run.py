@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hf_adapters.sweep.fingerprint import Fingerprint, fingerprint
-from hf_adapters.sweep.messages import Outcome
+from hf_adapters.sweep.messages import Outcome, Task
 from hf_adapters.sweep.options import SweepOptions
 from hf_adapters.sweep.plan import Plan, load, plan
 from hf_adapters.sweep.progress import Display, Tally, display
@@ -30,6 +30,7 @@ class SweepResult:
         identity: fingerprint that the verdicts carry.
         run_id: row of the run.
         done: structures that got a verdict.
+        elsewhere: structures left to other sweeps that run on the same database.
         interrupted: whether Ctrl-C ended it.
     """
 
@@ -37,6 +38,7 @@ class SweepResult:
     identity: Fingerprint
     run_id: int
     done: int
+    elsewhere: int
     interrupted: bool
 
 
@@ -55,6 +57,7 @@ def sweep(store: Store, options: SweepOptions, console: Console) -> SweepResult:
     """
     identity = fingerprint(options.release)
     source, date = load(store, options)
+    since = store.newest_verdict()
     planned = plan(store, options, identity, source, date)
     _announce(planned, options, console)
     if planned.todo:
@@ -81,19 +84,37 @@ def sweep(store: Store, options: SweepOptions, console: Console) -> SweepResult:
     interrupted = False
     try:
         with display(tally, console) as shown:
-            _execute(store, run_id, planned, options, identity, tally, shown)
+            _execute(store, run_id, planned, options, identity, tally, shown, since)
         state = "finished"
     except KeyboardInterrupt:
         interrupted = True
     finally:
         store.end_run(run_id, state)
-    return SweepResult(plan=planned, identity=identity, run_id=run_id, done=tally.done, interrupted=interrupted)
+    return SweepResult(
+        plan=planned,
+        identity=identity,
+        run_id=run_id,
+        done=tally.done,
+        elsewhere=tally.elsewhere,
+        interrupted=interrupted,
+    )
 
 
 def _execute(
-    store: Store, run_id: int, planned: Plan, options: SweepOptions, identity: Fingerprint, tally: Tally, shown: Display
+    store: Store,
+    run_id: int,
+    planned: Plan,
+    options: SweepOptions,
+    identity: Fingerprint,
+    tally: Tally,
+    shown: Display,
+    since: int,
 ) -> None:
-    supervisor = Supervisor(options.work, limits=options.limits, env={"SPYRE_BACKEND_RELEASE": options.release})
+    def claim(task: Task) -> bool:
+        return store.claim(task.key, release=options.release, fingerprint=identity.value, since=since)
+
+    environment = {"SPYRE_BACKEND_RELEASE": options.release}
+    supervisor = Supervisor(options.work, limits=options.limits, env=environment, claim=claim)
     counted = _counted(planned)
     with contextlib.closing(supervisor.run(planned.tasks(options.release))) as events:
         for event in events:
@@ -101,12 +122,16 @@ def _execute(
             if event.kind == "started":
                 tally.start(task.label)
                 shown.update()
+            elif event.kind == "skipped":
+                tally.skip()
+                shown.update()
             elif event.kind == "retrying":
                 shown.update(f"{task.label}: its worker died, trying once more")
             elif outcome is not None:
                 store.put_adapters(adapter_records(outcome))
                 record = verdict_record(outcome, identity, signature=task.key)
                 store.record_verdict(run_id, record)
+                store.unclaim(task.key, release=options.release)
                 seconds = tally.finish(task.label, record.verdict, *counted.get(task.key, (0, 0)))
                 shown.update(f"{task.label}: {_describe(record.verdict, record.reason, outcome)} in {seconds:.0f} s")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import selectors
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from hf_adapters.errors import HfAdaptersError
@@ -59,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened: `kind` is "started", "retrying" or "finished"; only the last has an outcome."""
+    """What happened: `kind` is "started", "skipped", "retrying" or "finished"; only the last has an outcome."""
 
     kind: str
     task: Task
@@ -73,10 +73,19 @@ class Supervisor:
         work: work function as "module:function"; imported in the workers only.
         limits: time, memory and number of workers.
         env: environment variables for the workers on top of this process's own.
+        claim: asked before a task is started for the first time; it is skipped when the answer is no.
     """
 
-    def __init__(self, work: str, *, limits: Limits | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        work: str,
+        *,
+        limits: Limits | None = None,
+        env: dict[str, str] | None = None,
+        claim: Callable[[Task], bool] = lambda _: True,
+    ) -> None:
         self.work = work
+        self._claim = claim
         self.limits = limits or Limits()
         threads = str(threads_per_worker(self.limits.workers()))
         self.env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **(env or {})}
@@ -123,13 +132,17 @@ class Supervisor:
             self._selector.register(worker.results, selectors.EVENT_READ, worker)
             self._workers.append(worker)
         for worker in idle:
-            if worker.ready and self._waiting:
+            while worker.ready and self._waiting:
                 task = self._waiting.popleft()
-                if not worker.give(task):
-                    self._waiting.appendleft(task)
+                if not self._attempts[task.key] and not self._claim(task):
+                    yield Event(kind="skipped", task=task)
                     continue
-                self._attempts[task.key] += 1
-                yield Event(kind="started", task=task)
+                if worker.give(task):
+                    self._attempts[task.key] += 1
+                    yield Event(kind="started", task=task)
+                else:
+                    self._waiting.appendleft(task)
+                break
 
     def _collect(self) -> Iterator[Event]:
         for key, _ in self._selector.select(_POLL_SECONDS):
