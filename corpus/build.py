@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from hf_adapters.corpus.architectures import declared, text_tower
 from hf_adapters.corpus.cut import Cut, Depth, fit
 from hf_adapters.corpus.errors import Unbuildable

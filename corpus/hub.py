@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
 from hf_adapters.corpus.errors import (
     ConfigInvalid,
     CorpusError,
@@ -28,7 +30,6 @@ from hf_adapters.corpus.errors import (
 from hf_adapters.corpus.profiles import Profile, load_profiles
 from hf_adapters.corpus.ranking import Ranking, RankingRow
 from hf_adapters.corpus.signature import config_hash
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

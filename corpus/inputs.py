@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from hf_adapters.corpus.build import BuiltModel
     from transformers import PretrainedConfig, PreTrainedModel
+
+    from hf_adapters.corpus.build import BuiltModel
 
 _FIRST_TOKEN = ("cls_token_id", "bos_token_id")
 _LAST_TOKEN = ("sep_token_id", "eos_token_id")

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+
 from hf_adapters.corpus.architectures import count_parameters, declared, text_tower
 from hf_adapters.corpus.build import BuiltModel
 from hf_adapters.corpus.errors import WeightsInvalid
 from hf_adapters.corpus.signature import structural_signature
 
 if TYPE_CHECKING:
-    from hf_adapters.corpus.references import ModelRef
     from transformers import PreTrainedModel
+
+    from hf_adapters.corpus.references import ModelRef
 
 
 def load_real(found: ModelRef, *, seed: int, max_elements: int, release: str | None) -> BuiltModel | None:
