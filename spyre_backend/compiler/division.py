@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 
 from spyre_backend import capabilities
 from spyre_backend.capabilities import Limits
-from spyre_backend.compiler import core_order, division_matmul, settings
+from spyre_backend.compiler import coherence, core_order, division_matmul, settings
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.graph import DEVICE_ITEMSIZE, Buffer, Graph, describe_op, operands
+from spyre_backend.compiler.ownership import units_of
+from spyre_backend.compiler.residents import MEMORY_ONLY
 from spyre_backend.program import Op, Operand
 
 
@@ -43,9 +45,18 @@ def divide(graph: Graph) -> None:
     limits = capabilities.current().limits
     chosen = settings.current()
     cores = min(chosen.cores or limits.num_cores, limits.num_cores)
-    graph.ops = [_divided(graph.buffers, op, limits, cores, chosen) for op in graph.ops]
-    if chosen.follow:
-        _follow(graph, limits)
+    writers: dict[str, Op] = {}
+    result = []
+    for undivided in graph.ops:
+        op = _divided(graph.buffers, undivided, limits, cores, chosen)
+        if op.name not in MEMORY_ONLY:
+            if chosen.follow and op.name != "batchmatmul":
+                op = _following(graph.buffers, op, writers, limits, cores)
+            if math.prod(op.split[len(op.dims) - op.reduced :]) == 1:
+                op = coherence.renumbered(graph.buffers, op, writers)
+            writers[op.output.tensor] = op
+        result.append(op)
+    graph.ops = result
 
 
 def describe(graph: Graph) -> str:
@@ -64,15 +75,6 @@ def space_of(buffers: Mapping[str, Buffer], op: Op, cores: int) -> Space:
     for dim in _straddling(buffers[op.output.tensor], op):
         counts[dim] = 1
     return Space(op=op, counts=tuple(counts), kept=len(op.dims) - op.reduced, cores=cores)
-
-
-def units_of(buffers: Mapping[str, Buffer], op: Op) -> tuple[int, ...]:
-    """Elements that stay together in each dim: the longest stick of an operand that runs along it, else 1."""
-    units = [1] * len(op.dims)
-    for operand in (op.output, *operands(op)):
-        if operand.stick is not None:
-            units[operand.stick] = max(units[operand.stick], buffers[operand.tensor].eps)
-    return tuple(units)
 
 
 def _straddling(buffer: Buffer, op: Op) -> list[int]:
@@ -210,32 +212,16 @@ def _check(op: Op, split: list[int], counts: Sequence[int], buffers: Mapping[str
             )
 
 
-def _follow(graph: Graph, limits: Limits) -> None:
-    """Let elementwise operations take over the division of the matmul, or of its follower, whose result they read."""
-    leaders: dict[str, Op] = {}
-    result = []
-    for op in graph.ops:
-        leader = next((leaders[o.tensor] for o in operands(op) if o.tensor in leaders), None)
-        if leader is not None and not op.reduced:
-            op = _following(graph, op, leader, limits)
-        if op.name == "batchmatmul" or (leader is not None and not op.reduced):
-            leaders[op.output.tensor] = op
-        result.append(op)
-    graph.ops = result
-
-
-def _following(graph: Graph, op: Op, leader: Op, limits: Limits) -> Op:
-    kept = len(leader.dims) - leader.reduced
-    split, order = leader.split[:kept], tuple(d for d in leader.core_order if d < kept)
-    read = next(o for o in operands(op) if o.tensor == leader.output.tensor)
-    same = op.dims == leader.dims[:kept] and read.strides == leader.output.strides[:kept]
-    counts = space_of(graph.buffers, op, limits.num_cores).counts
-    if (
-        not same
-        or any(pieces > 1 for pieces in leader.split[kept:])
-        or math.prod(split) < math.prod(op.split)
-        or any(count % pieces for count, pieces in zip(counts, split, strict=True))
-        or any(_span(o, op, split, graph.buffers) > limits.span_limit_bytes for o in (op.output, *operands(op)))
-    ):
-        return op
-    return replace(op, split=split, core_order=order)
+def _following(buffers: Mapping[str, Buffer], op: Op, writers: Mapping[str, Op], limits: Limits, cores: int) -> Op:
+    """``op`` with the division of the largest operand it reads, if that uses no fewer cores than its own."""
+    counts = space_of(buffers, op, cores).counts
+    for followed in coherence.followers(buffers, op, writers):
+        if (
+            math.prod(followed.split) >= math.prod(op.split)
+            and not any(count % pieces for count, pieces in zip(counts, followed.split, strict=True))
+            and all(
+                _span(o, op, followed.split, buffers) <= limits.span_limit_bytes for o in (op.output, *operands(op))
+            )
+        ):
+            return followed
+    return op

@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spyre_backend.compiler.division import units_of
-from spyre_backend.compiler.graph import Buffer
+from spyre_backend.compiler.graph import Buffer, operands
 from spyre_backend.program import Op, Operand
 
 
@@ -51,6 +50,15 @@ class Division:
         if self.copies:
             text += f", {math.prod(n for n, _ in self.copies)} copies"
         return text + (f", sums over {math.prod(n for n, _ in self.sums)} cores" if self.sums else "")
+
+
+def units_of(buffers: Mapping[str, Buffer], op: Op) -> tuple[int, ...]:
+    """Elements that stay together in each dim: the longest stick of an operand that runs along it, else 1."""
+    units = [1] * len(op.dims)
+    for operand in (op.output, *operands(op)):
+        if operand.stick is not None:
+            units[operand.stick] = max(units[operand.stick], buffers[operand.tensor].eps)
+    return tuple(units)
 
 
 def division_of(buffers: Mapping[str, Buffer], op: Op, operand: Operand) -> Division:

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spyre_backend.compiler import relayout
-from spyre_backend.compiler.division import units_of
 from spyre_backend.compiler.graph import DEVICE_ITEMSIZE, Buffer, operands
 from spyre_backend.compiler.lx_solvers import Group, Item
-from spyre_backend.compiler.ownership import Division, division_of, is_whole, share_sticks
+from spyre_backend.compiler.ownership import Division, division_of, is_whole, share_sticks, units_of
 from spyre_backend.compiler.settings import Settings
 from spyre_backend.program import Op, Operand
 
