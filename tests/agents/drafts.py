@@ -210,3 +210,43 @@ REFUSED_BY_THE_SCREEN = (
     Hostile("private name", CUBE.replace('name="gelu_cube"', 'name="_probe"')),
     Hostile("unknown equivalence", CUBE.replace('"reassociated"', '"close enough"')),
 )
+
+ESCAPES = """
+import builtins, ctypes, gc, os, signal, socket, subprocess, sys, time
+from pathlib import Path
+from hf_adapters.protocols import Adapter
+
+found = []
+
+def attempt(name, action):
+    try:
+        found.append(f"{name}: {action()}")
+    except BaseException as error:
+        found.append(f"{name}: {type(error).__name__}")
+
+attempt("environment", lambda: sorted(set(os.environ) & {"OPENAI_API_KEY", "SECRET", "HF_TOKEN"}))
+attempt("home", lambda: os.listdir("/root"))
+attempt("password file", lambda: open("/etc/passwd").read())
+attempt("other processes", lambda: [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 9])
+attempt("checkout", lambda: open("CHECKOUT/README.md").read())
+attempt("agents", lambda: os.listdir("/code/hf_adapters/agents"))
+attempt("judge", lambda: open("/code/hf_adapters/validation/acceptance.py").read())
+attempt("write code", lambda: open("/code/hf_adapters/patching.py", "a"))
+attempt("write job", lambda: open("/job/job.json", "w"))
+attempt("write root", lambda: open("/x", "w"))
+attempt("write packages", lambda: open(os.path.join(os.path.dirname(ctypes.__file__), "x.py"), "w"))
+attempt("network", lambda: socket.create_connection(("127.0.0.1", PORT), timeout=2))
+attempt("name lookup", lambda: socket.gethostbyname("example.org"))
+attempt("fork", os.fork)
+attempt("subprocess", lambda: subprocess.run(["true"]))
+attempt("kill", lambda: os.kill(1, signal.SIGKILL))
+attempt("mount", lambda: ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None))
+known = "bin code dev etc job lib lib64 proc root sbin tmp usr".split()
+attempt("root directory", lambda: sorted(set(os.listdir("/")) - set(known)))
+attempt("modules of the judge", lambda: [m for m in sys.modules if "reference" in m or "acceptance" in m])
+
+ADAPTER = Adapter(
+    name="escapes", summary="x", rules=tuple(found), equivalence="exact", sites=None, apply=None, examples=None
+)
+"""
+"""Code that the screen would refuse, to see what the sandbox does with it; what it found leaves in `rules`."""

@@ -1,0 +1,1 @@
+"""What stands between a draft and the catalogue: nothing the drafter says is believed."""

@@ -1,0 +1,336 @@
+"""Runs inside the sandbox: apply a drafted adapter to a model, execute it, send the raw results out.
+
+    python inside.py FD JOB
+
+FD is a pipe to the process outside; JOB a folder with `job.json` and `inputs.safetensors`. Nothing is judged here: the
+reference values are where this process cannot read. The file is run as a script and imports nothing of
+`hf_adapters.agents`.
+
+Messages are a length (8 bytes), JSON of that length, the length of a safetensors file (8 bytes, 0 for none) and that
+file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import json
+import os
+import resource
+import struct
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def main() -> None:
+    """Serve one job."""
+    pipe, folder = int(sys.argv[1]), Path(sys.argv[2])
+    job: Json = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    _limit(job["limits"])
+    # What a draft prints cannot reach the process outside.
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    worker = _Worker(job, folder)
+    _send(pipe, {"event": "ready"})
+    try:
+        answer, tensors = worker.run()
+    except MemoryError:
+        answer, tensors = {"event": "failed", "kind": "memory", "reason": "out of memory"}, {}
+    except BaseException as error:
+        answer, tensors = _failure(error, worker.stage), {}
+    worker.forget()
+    gc.collect()
+    _send(pipe, answer, tensors)
+
+
+def _limit(limits: Json) -> None:
+    for name, value in limits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        bound = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
+        resource.setrlimit(kind, (bound, bound))
+
+
+def _send(pipe: int, message: Json, tensors: dict[str, Any] | None = None) -> None:
+    blob = b""
+    if tensors:
+        from safetensors.torch import save
+
+        blob = save({key: value.contiguous() for key, value in tensors.items()})
+    text = json.dumps(message).encode()
+    data = memoryview(struct.pack("<Q", len(text)) + text + struct.pack("<Q", len(blob)) + blob)
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def _failure(error: BaseException, stage: str) -> Json:
+    from hf_adapters.validation.unsupported import unsupported_in
+
+    text = " ".join(str(error).split())[:2000]
+    refused = unsupported_in(error)
+    return {
+        "event": "failed",
+        "kind": "refused" if refused is not None else "error",
+        "stage": stage,
+        "reason": f"{type(error).__name__}: {text}",
+        "refused": None if refused is None else refused.fields(),
+    }
+
+
+class _Worker:
+    """One job: everything of this project is imported before the draft is."""
+
+    def __init__(self, job: Json, folder: Path) -> None:
+        import torch
+        from safetensors.torch import load_file
+        from torch._dynamo.mutation_guard import install_generation_tagging_init
+
+        import hf_adapters.runner
+        import hf_adapters.validation.functions  # noqa: F401
+        from hf_adapters.validation.inputs import InputSet
+
+        self.job, self.stage = job, "build"
+        torch.manual_seed(0)
+        tensors = load_file(folder / "inputs.safetensors") if job["inputs"] else {}
+        self.sets = tuple(
+            InputSet(
+                name=item["name"],
+                padding=item["padding"],
+                use=item["use"],
+                kwargs={key: tensors[f"{item['name']}/{key}"] for key in item["keys"]},
+            )
+            for item in job["inputs"]
+        )
+        self.model = _build(job["model"]) if job["model"] is not None else None
+        _import_catalogue(job["name"])
+        # Dynamo wraps Module.__init__ at its first compilation, which must not count as a change by the draft.
+        install_generation_tagging_init()
+        self.untouched = _functions() if job["watch"] else {}
+        self.draft: Any = None
+
+    def run(self) -> tuple[Json, dict[str, Any]]:
+        """The answer to the job and its tensors."""
+        from hf_adapters.catalogue import catalogue, source_hash
+
+        answer: Json = {"event": "done", "stage": "load", "sites": [], "adapters": {}}
+        self.stage = "load"
+        if self.job["name"]:
+            self.draft = importlib.import_module(f"hf_adapters.adapters.{self.job['name']}").ADAPTER
+        catalogue.cache_clear()
+        if self.draft is not None:
+            answer["adapter"] = {
+                "name": self.draft.name,
+                "hash": source_hash(self.draft),
+                "rules": list(self.draft.rules),
+                "equivalence": self.draft.equivalence,
+            }
+        if self.job["prove"]:
+            self.stage = "examples"
+            answer["proof"] = self._prove()
+        tensors: dict[str, Any] = {}
+        if self.model is not None:
+            self.stage = "sites"
+            answer |= self._sites()
+            if self.job["execute"] and (answer["sites"] or not self.job["name"]):
+                tensors = self._execute(answer)
+        answer["stage"] = "done"
+        answer["changed_code"] = [
+            name for name, code in _functions().items() if self.untouched.get(name, code) is not code
+        ]
+        answer["changed_code"] += sorted(set(self.untouched) - set(_functions()))
+        return answer, tensors
+
+    def forget(self) -> None:
+        """Release the model before the results are sent."""
+        self.model = None
+
+    # -- parts of a job
+
+    def _adapters(self) -> tuple[Any, ...]:
+        """The catalogue, the draft included, without what is left out."""
+        from hf_adapters.catalogue import catalogue
+
+        return tuple(adapter for adapter in catalogue() if adapter.name not in self.job["without"])
+
+    @contextmanager
+    def _patched(self, model: Any) -> Iterator[Any]:
+        from hf_adapters.patching import patch_state, patch_with, unpatch
+
+        patch_with(model, self._adapters(), release=self.job["release"])
+        try:
+            yield model
+        finally:
+            if patch_state(model) is not None:
+                unpatch(model)
+
+    def _sites(self) -> Json:
+        """Where the draft changes the model, by its own report and by what was really changed."""
+        from hf_adapters.patching import patch_state, patch_with, unpatch
+
+        assert self.model is not None
+        changed: set[int] = set()
+
+        def applied(patcher: Any, model: Any, site: Any) -> None:
+            before = len(patcher.steps)
+            self.draft.apply(patcher, model, site)
+            changed.update(id(step.module) for step in patcher.steps[before:])
+
+        followed = None if self.draft is None else dataclasses.replace(self.draft, apply=applied)
+        adapters = tuple(followed if followed and a is self.draft else a for a in self._adapters())
+        patch_with(self.model, adapters, release=self.job["release"])
+        state = patch_state(self.model)
+        assert state is not None
+        paths = [path for path, module in self.model.named_modules() if id(module) in changed]
+        mine = [a for a in state.report.adapters if self.draft is not None and a.name == self.draft.name]
+        sites = [site for found in mine for site in found.sites]
+        unpatch(self.model)
+        return {
+            "sites": [{"path": s.path, "kind": s.kind, "before": s.before, "after": s.after} for s in sites],
+            "changed_modules": paths,
+        }
+
+    def _prove(self) -> list[Json]:
+        """The adapter's own examples, stock against patched, in float64."""
+        import torch
+
+        from hf_adapters.patching import patch_report, patch_with, unpatch
+
+        found = []
+        for example in self.draft.examples():
+            model, inputs = example.build(), example.inputs()
+            with torch.no_grad():
+                stock = _tensors(model(**inputs))
+                patch_with(model, [self.draft], release=self.job["release"])
+                sites = len(patch_report(model).sites)
+                ours = _tensors(model(**inputs))
+                unpatch(model)
+                again = _tensors(model(**inputs))
+            doubles = all(t.dtype == torch.float64 for t in [*stock, *ours])
+            error = max((_error(a, b) for a, b in zip(ours, stock, strict=False)), default=float("inf"))
+            undone = len(again) == len(stock) and all(torch.equal(a, b) for a, b in zip(again, stock, strict=True))
+            complete = doubles and undone and len(ours) == len(stock)
+            found.append({"name": example.name, "sites": sites, "error": min(error, 1e300), "complete": complete})
+        return found
+
+    def _execute(self, answer: Json) -> dict[str, Any]:
+        """The device, then float64 on the CPU, as `validation.attempts` does for trusted adapters."""
+        from hf_adapters.patching import patch_state
+        from hf_adapters.validation import functions
+        from hf_adapters.validation.inputs import InputSet
+        from hf_adapters.validation.runners import Device, on_device, run_float64, weights_digest
+        from hf_adapters.validation.types import Thresholds
+
+        assert self.model is not None
+        self.stage = "device"
+        names = [adapter.name for adapter in self._adapters()]
+        with self._patched(self.model) as candidate:
+            state = patch_state(candidate)
+            assert state is not None
+            answer["adapters"] = state.report.hashes
+            places = list(dict.fromkeys(site.path for site in state.report.sites if site.path))
+            done = Device(adapters=names, release=self.job["release"])(candidate, self.sets, self.job["pooling"])
+        self.stage = "float64"
+        size: Callable[[InputSet], tuple[bool, int]] = lambda s: (s.kwargs["input_ids"].shape[0] == 1, s.tokens)  # noqa: E731
+        batch = min(on_device(self.sets), key=size)
+        with self._patched(self.model) as candidate:
+            exact = run_float64(candidate, self.sets, self.job["pooling"])
+        tried = functions.representatives(self.model, places)
+        checks = functions.compare_sites(self.model, tried, self._patched, batch, Thresholds(**self.job["thresholds"]))
+        answer |= {
+            "fallbacks": [[op, category, count] for (op, category), count in done.fallbacks.items()],
+            "launches": done.launches,
+            "multiplications": done.multiplications,
+            "layers": done.layers,
+            "seconds": done.seconds,
+            "simulated_us": getattr(done, "simulated_us", None),
+            "weights": weights_digest(self.model),
+            "checks": [dataclasses.asdict(check) | {"value": min(check.value or 0.0, 1e300)} for check in checks],
+        }
+        tensors = {f"device/{key}": value for key, value in done.recording.values.items()}
+        return tensors | {f"float64/{key}": value for key, value in exact.values.items()}
+
+
+def _build(model: Json) -> Any:
+    import torch
+
+    from hf_adapters.validation.source import ModelSource
+
+    if model["kind"] == "profile":
+        from hf_adapters.sweep.work import rebuild_profile
+
+        return ModelSource(builder=rebuild_profile, arguments=model["arguments"]).build()
+    torch.set_grad_enabled(False)
+    try:
+        return ModelSource(path=model["path"]).build()
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def _import_catalogue(draft: str) -> None:
+    import hf_adapters.adapters as folder
+
+    for entry in sorted(Path(next(iter(folder.__path__))).glob("*.py")):
+        if entry.stem not in (draft, "__init__"):
+            importlib.import_module(f"{folder.__name__}.{entry.stem}")
+
+
+def _functions() -> dict[str, Any]:
+    """Code of the functions that run and measure a candidate, by name: what a patch of the validator, of torch or of
+    the clock would replace. Only identities are compared, so a function put back is not noticed."""
+    import builtins
+    import time
+
+    import torch
+
+    found: dict[str, Any] = {}
+    owners = [m for name, m in list(sys.modules.items()) if name.split(".")[0] in ("hf_adapters", "spyre_backend")]
+    owners += [builtins, time, torch, torch.nn.functional, torch.nn.modules.module, resource, os]
+    for owner in owners:
+        _note(found, getattr(owner, "__name__", ""), vars(owner))
+    for kind in (torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Embedding):
+        _note(found, kind.__name__, vars(kind))
+    return found
+
+
+def _note(found: dict[str, Any], owner: str, namespace: Any) -> None:
+    for name, value in list(namespace.items()):
+        if isinstance(value, types.FunctionType):
+            found[f"{owner}.{name}"] = value.__code__
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType)):
+            found[f"{owner}.{name}"] = value
+        elif isinstance(value, type) and value.__module__ == owner:
+            for method, function in list(vars(value).items()):
+                if isinstance(function, types.FunctionType):
+                    found[f"{owner}.{name}.{method}"] = function.__code__
+
+
+def _tensors(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for item in value.values() for t in _tensors(item)]
+    if isinstance(value, (list, tuple)):
+        return [t for item in value for t in _tensors(item)]
+    return []
+
+
+def _error(ours: Any, stock: Any) -> float:
+    if ours.shape != stock.shape or not bool(ours.isfinite().all()):
+        return float("inf")
+    scale = stock.abs().amax().clamp(min=1e-300) if stock.numel() else 1.0
+    return float((ours - stock).abs().amax() / scale) if stock.numel() else 0.0
+
+
+if __name__ == "__main__":
+    main()
+    # No destructor and no thread of the draft runs once the answer is out.
+    os._exit(0)

@@ -1,0 +1,382 @@
+"""Start a sandboxed process, feed it one job, watch it, read its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from hf_adapters.agents.sandbox.errors import NoSandbox, SandboxFailed
+from hf_adapters.agents.sandbox.mounts import CODE, JOB, mounts
+from hf_adapters.agents.sandbox.seccomp import filter_program
+from hf_adapters.agents.subject import Subject
+from hf_adapters.sweep.limits import GIB, tree_rss
+from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.recording import Pooling
+from hf_adapters.validation.source import ModelSource
+from hf_adapters.validation.types import Thresholds
+
+_LARGEST_ANSWER = 2 * GIB
+_POLL_SECONDS = 0.1
+_LOG_BYTES = 4000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxLimits:
+    """Bounds of a sandboxed process; what exceeds one is killed."""
+
+    start_seconds: float = 240.0
+    """Wall-clock time until the model is built and the draft is about to be imported."""
+    wall_seconds: float = 900.0
+    """Wall-clock time from then on."""
+    cpu_seconds: int = 1800
+    memory: int = 8 * GIB
+    """Resident bytes, and a third of the address space, most of which torch reserves and never uses."""
+    file_bytes: int = GIB
+    """Largest file in the sandbox's own temporary folder, which is memory."""
+    open_files: int = 512
+
+    def rlimits(self) -> dict[str, int]:
+        """Names of `resource` -> bound."""
+        return {
+            "RLIMIT_AS": 3 * self.memory,
+            "RLIMIT_CPU": self.cpu_seconds,
+            "RLIMIT_FSIZE": self.file_bytes,
+            "RLIMIT_NOFILE": self.open_files,
+            "RLIMIT_CORE": 0,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What a sandboxed process is to do."""
+
+    subject: Subject | None
+    """The model; None when only the draft's own examples are run."""
+    source: str
+    """The draft; empty to run the model with the catalogue alone."""
+    name: str = ""
+    """Name of the draft's adapter."""
+    inputs: tuple[InputSet, ...] = ()
+    pooling: Pooling = "mean"
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    prove: bool = False
+    """Run the examples."""
+    execute: bool = True
+    """Execute the model where the draft has sites; otherwise only look for them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What came out of the sandbox."""
+
+    kind: str
+    """`done`, `refused` (by the device), `error` (of the draft), `memory`, `timed-out` or `killed`."""
+    stage: str
+    """Where it stopped: build, load, examples, sites, device, float64, done."""
+    reason: str
+    data: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    sandboxed: bool
+    seconds: float
+    log: str = ""
+    """Last lines of its standard error."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sandbox:
+    """How drafted code is run.
+
+    Attributes:
+        limits: bounds of each process.
+        unsafe: run without bubblewrap where there is none; recorded with every verdict.
+        threads: threads that torch gets.
+    """
+
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    unsafe: bool = False
+    threads: int = 1
+
+    @property
+    def bwrap(self) -> str | None:
+        """The bubblewrap of this machine."""
+        return shutil.which("bwrap")
+
+    def check(self) -> bool:
+        """Whether code is confined; run before the first draft.
+
+        Raises:
+            NoSandbox: it would not be, and `unsafe` is not set.
+        """
+        if self.bwrap is not None and _works(self.bwrap):
+            return True
+        if not self.unsafe:
+            what = "bubblewrap is not installed" if self.bwrap is None else "bubblewrap cannot make namespaces here"
+            raise NoSandbox(
+                f"{what}, and drafted code is not run outside of a sandbox; "
+                "apt-get install bubblewrap, or accept the risk with --unsafe-no-sandbox, which every verdict records"
+            )
+        return False
+
+    def run(self, job: Job) -> Answer:
+        """Run one job in a fresh process.
+
+        Raises:
+            NoSandbox: see `check`.
+            SandboxFailed: the process did not come as far as the draft.
+        """
+        confined = self.check()
+        with tempfile.TemporaryDirectory(prefix="hf-adapters-job-") as name:
+            folder = Path(name)
+            _write(job, folder, confined, self.limits)
+            return self._watch(job, folder, confined)
+
+    def _watch(self, job: Job, folder: Path, confined: bool) -> Answer:
+        started = time.monotonic()
+        with _pipe() as (reading, writing), tempfile.TemporaryFile() as log:
+            command, environment, descriptors = self._command(job, folder, writing, confined)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=environment,
+                pass_fds=(writing, *descriptors),
+                cwd="/",
+                start_new_session=True,
+            )
+            os.close(writing)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            try:
+                kind, message, blob = _follow(process, reading, self.limits)
+            finally:
+                _kill(process)
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
+            tail = log.read().decode(errors="replace")
+        if kind == "not started":
+            raise SandboxFailed(f"the sandboxed process ended before the draft was loaded: {tail.strip()[-600:]}")
+        return _answer(kind, message, blob, confined, time.monotonic() - started, tail)
+
+    def _command(
+        self, job: Job, folder: Path, writing: int, confined: bool
+    ) -> tuple[list[str], dict[str, str], tuple[int, ...]]:
+        environment = _environment(self.threads, job)
+        if not confined:
+            script = Path(__file__).with_name("inside.py")
+            where = {**environment, "PYTHONPATH": os.pathsep.join(["/".join((str(folder), "code")), *_search_path()])}
+            where |= {key: str(folder / "tmp") for key in ("TMPDIR", "HOME")}
+            return [sys.executable, str(script), str(writing), str(folder)], where, ()
+        draft = folder / "draft.py" if job.source else None
+        command = [str(self.bwrap), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        command += ["--hostname", "sandbox", "--clearenv"]
+        for key, value in environment.items():
+            command += ["--setenv", key, value]
+        command += mounts(draft, job.name)
+        command += ["--ro-bind", str(folder), JOB, "--remount-ro", "/", "--chdir", "/tmp"]
+        descriptors: tuple[int, ...] = ()
+        program = filter_program()
+        if program is not None:
+            descriptors = (_as_descriptor(program),)
+            command += ["--seccomp", str(descriptors[0])]
+        return [*command, sys.executable, f"{CODE}/inside.py", str(writing), JOB], {}, descriptors
+
+
+def _works(bwrap: str) -> bool:
+    command = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _environment(threads: int, job: Job) -> dict[str, str]:
+    release = job.subject.release if job.subject is not None else ""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "USER": "sandbox",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": CODE,
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        **({"SPYRE_BACKEND_RELEASE": release} if release else {}),
+    }
+
+
+def _search_path() -> list[str]:
+    import hf_adapters
+
+    return [
+        str(Path(str(hf_adapters.__file__)).parent.parent),
+        *filter(None, os.environ.get("PYTHONPATH", "").split(":")),
+    ]
+
+
+def _as_descriptor(content: bytes) -> int:
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    return reading
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+        with suppress(OSError):
+            os.close(writing)
+
+
+def _write(job: Job, folder: Path, confined: bool, limits: SandboxLimits) -> None:
+    """The job as files."""
+    inside = JOB if confined else str(folder)
+    (folder / "tmp").mkdir()
+    (folder / "draft.py").write_text(job.source, encoding="utf-8")
+    content = {
+        "name": job.name if job.source else "",
+        "model": None if job.subject is None else _model(job.subject, folder, inside),
+        "without": [] if job.subject is None else list(job.subject.without),
+        "release": None if job.subject is None else job.subject.release,
+        "inputs": [{"name": s.name, "padding": s.padding, "use": s.use, "keys": sorted(s.kwargs)} for s in job.inputs],
+        "pooling": job.pooling,
+        "thresholds": asdict(job.thresholds),
+        "prove": job.prove,
+        "execute": job.execute,
+        "watch": True,
+        "limits": limits.rlimits(),
+    }
+    save_file(
+        {f"{s.name}/{key}": value.contiguous() for s in job.inputs for key, value in s.kwargs.items()},
+        folder / "inputs.safetensors",
+    )
+    (folder / "job.json").write_text(json.dumps(content), encoding="utf-8")
+    if job.source and not confined:
+        _lay_unconfined(job, folder)
+
+
+def _lay_unconfined(job: Job, folder: Path) -> None:
+    """Without mounts, a package path entry puts the draft beside the catalogue's files."""
+    code = folder / "code"
+    code.mkdir()
+    (code / f"{job.name}.py").write_text(job.source, encoding="utf-8")
+    (code / "sitecustomize.py").write_text(
+        f"import hf_adapters.adapters as folder\nfolder.__path__.append({str(code)!r})\n", encoding="utf-8"
+    )
+
+
+def _model(subject: Subject, folder: Path, inside: str) -> dict[str, Any]:
+    if subject.kind == "profile":
+        return {"kind": "profile", "arguments": dict(subject.source().arguments)}
+    target = folder / "model.pt"
+    if subject.kind == "file" and subject.path is not None:
+        shutil.copyfile(subject.path, target)
+    else:
+        ModelSource.from_model(subject.build(), folder)
+    return {"kind": "file", "path": f"{inside}/{target.name}"}
+
+
+def _follow(process: subprocess.Popen[bytes], reading: int, limits: SandboxLimits) -> tuple[str, dict[str, Any], bytes]:
+    """Read messages until there is an answer, or a limit is passed: (kind, message, tensors)."""
+    buffer = bytearray()
+    ready = False
+    deadline = time.monotonic() + limits.start_seconds
+    with selectors.DefaultSelector() as selector:
+        selector.register(reading, selectors.EVENT_READ)
+        while True:
+            ended = False
+            if selector.select(_POLL_SECONDS):
+                ended = _read(reading, buffer)
+            while (message := _message(buffer)) is not None:
+                if message[0].get("event") != "ready":
+                    return str(message[0].get("kind", "done")), *message
+                ready, deadline = True, time.monotonic() + limits.wall_seconds
+            if ended or len(buffer) > _LARGEST_ANSWER:
+                return ("killed" if ready else "not started"), {}, b""
+            if tree_rss(process.pid) > limits.memory:
+                return "memory", {"reason": f"needs more than {limits.memory / GIB:.3g} GiB"}, b""
+            if time.monotonic() > deadline:
+                reason = f"no result within {limits.wall_seconds:g} s" if ready else "the model was not built in time"
+                return ("timed-out" if ready else "not started"), {"reason": reason}, b""
+
+
+def _read(reading: int, buffer: bytearray) -> bool:
+    """Append what has arrived; True at the end of the pipe."""
+    with suppress(BlockingIOError):
+        chunk = os.read(reading, 1 << 20)
+        buffer += chunk
+        return not chunk
+    return False
+
+
+def _message(buffer: bytearray) -> tuple[dict[str, Any], bytes] | None:
+    """Take one complete message off the buffer."""
+    if len(buffer) < 8:
+        return None
+    (length,) = struct.unpack_from("<Q", buffer)
+    if len(buffer) < 16 + length:
+        return None
+    (size,) = struct.unpack_from("<Q", buffer, 8 + length)
+    if len(buffer) < 16 + length + size:
+        return None
+    message: Any = json.loads(bytes(buffer[8 : 8 + length]))
+    blob = bytes(buffer[16 + length : 16 + length + size])
+    del buffer[: 16 + length + size]
+    return (message if isinstance(message, dict) else {}), blob
+
+
+def _answer(kind: str, message: Mapping[str, Any], blob: bytes, confined: bool, seconds: float, log: str) -> Answer:
+    reason = str(message.get("reason", ""))
+    if kind == "killed":
+        reason = "the sandboxed process was killed by a limit of its own (memory, CPU time, file size) or crashed"
+    tensors: dict[str, Tensor] = load(blob) if blob else {}
+    return Answer(
+        kind=kind,
+        stage=str(message.get("stage", "load")),
+        reason=reason,
+        data=message,
+        tensors={
+            key: value.to(torch.float64 if value.dtype == torch.float64 else torch.float32)
+            for key, value in tensors.items()
+        },
+        sandboxed=confined,
+        seconds=seconds,
+        log=log,
+    )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def tensors_below(answer: Answer, prefix: str) -> dict[str, Tensor]:
+    """Tensors of an answer whose name starts with `prefix/`, without it."""
+    return {k.removeprefix(prefix + "/"): v for k, v in answer.tensors.items() if k.startswith(prefix + "/")}
+
+
+__all__: Sequence[str] = ("Answer", "Job", "Sandbox", "SandboxLimits", "tensors_below")

@@ -1,0 +1,115 @@
+"""The sandbox, without the screen in front of it: what hostile code can reach and use up."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from hf_adapters.agents.sandbox.errors import NoSandbox
+from hf_adapters.agents.sandbox.run import Answer, Job, Sandbox, SandboxLimits
+from tests.agents import drafts
+
+ROOT = Path(__file__).parents[2]
+
+
+def confined() -> bool:
+    """Whether this machine can make a sandbox."""
+    try:
+        return Sandbox().check()
+    except NoSandbox:
+        return False
+
+
+needs_sandbox = pytest.mark.skipif(not confined(), reason="bubblewrap is missing or cannot make namespaces here")
+
+
+def run(source: str, **limits: float) -> Answer:
+    """Run raw code as a draft would be run."""
+    bounds = SandboxLimits(**{"wall_seconds": 60.0, **limits})  # type: ignore[arg-type]
+    return Sandbox(limits=bounds).run(Job(subject=None, source=source, name="escapes"))
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_nothing_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        source = drafts.ESCAPES.replace("PORT", str(server.getsockname()[1])).replace("CHECKOUT", str(ROOT))
+        answer = run(source)
+    assert answer.kind == "done", answer.reason + answer.log
+    assert answer.sandboxed
+    seen = dict(line.split(": ", 1) for line in answer.data["adapter"]["rules"])
+    assert seen.pop("environment") == "[]"
+    assert seen.pop("root directory") == "[]"
+    assert seen.pop("modules of the judge") == "[]"
+    assert seen.pop("other processes") == "[]"
+    assert seen.pop("mount") == "-1"
+    assert len(seen) == 14
+    errors = {"FileNotFoundError", "PermissionError", "OSError", "gaierror"}
+    assert set(seen.values()) <= errors, seen
+    assert not (ROOT / "x").exists()
+    assert os.getpid()
+
+
+BOMBS = {
+    "endless loop": ("while True:\n    pass\n", {"wall_seconds": 3.0}, "timed-out"),
+    "sleep": ("import time\ntime.sleep(1000)\n", {"wall_seconds": 3.0}, "timed-out"),
+    "memory": ("import torch\nxs = [torch.ones(2**26) for _ in range(1000)]\n", {"memory": 2**31}, "memory"),
+    "address space": ("x = bytearray(2**40)\n", {}, "memory"),
+    "files": ("open('/tmp/x', 'wb').write(bytes(2**26))\n", {"file_bytes": 2**20}, "error"),
+    "exit": ("import os\nos._exit(0)\n", {}, "killed"),
+    "crash": ("import ctypes\nctypes.string_at(0)\n", {}, "killed"),
+    "threads": (
+        "import threading, time\n"
+        "for _ in range(100000):\n    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+        {"memory": 2**31},
+        "memory|error|killed|timed-out",
+    ),
+}
+
+
+@needs_sandbox
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "limits", "kind"), BOMBS.values(), ids=BOMBS)
+def test_nothing_can_be_used_up(code: str, limits: dict[str, float], kind: str) -> None:
+    answer = run(code, **limits)
+    assert re.fullmatch(kind, answer.kind), answer.reason
+    assert answer.reason
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_replaced_code_is_noticed() -> None:
+    source = (
+        "import torch, time\nfrom hf_adapters.protocols import Adapter\n"
+        "from hf_adapters.validation import metrics\n"
+        "metrics.vector_errors = lambda *a: 0\ntime.perf_counter = lambda: 0\ntorch.Tensor.view = lambda *a: None\n"
+        "ADAPTER = Adapter(name='escapes', summary='x', rules=('x',), equivalence='exact', sites=None, apply=None, "
+        "examples=None)\n"
+    )
+    answer = run(source)
+    assert answer.kind == "done", answer.reason
+    changed = set(answer.data["changed_code"])
+    assert {"hf_adapters.validation.metrics.vector_errors", "time.perf_counter", "Tensor.view"} <= changed
+
+
+def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NoSandbox, match="--unsafe-no-sandbox"):
+        Sandbox().run(Job(subject=None, source="x = 1", name="escapes"))
+
+
+@pytest.mark.slow
+def test_an_unsafe_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    job = Job(subject=None, source=drafts.CUBE, name="gelu_cube", prove=True)
+    answer = Sandbox(unsafe=True).run(job)
+    assert answer.kind == "done", answer.reason + answer.log
+    assert not answer.sandboxed
+    assert answer.data["adapter"]["name"] == "gelu_cube"
+    assert answer.data["changed_code"] == []
+    assert answer.data["proof"][0]["complete"]
