@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Table
 from sqlmodel import SQLModel
 
-from hf_adapters.store import models
+from hf_adapters.store import agent_models, models
 from hf_adapters.store.records import VerdictRecord
 
 
@@ -22,6 +22,9 @@ MEMBERSHIPS = _table(models.MembershipRow)
 ADAPTERS = _table(models.AdapterRow)
 RUNS = _table(models.RunRow)
 VERDICTS = _table(models.VerdictRow)
+AGENT_CASES = _table(agent_models.AgentCaseRow)
+AGENT_ATTEMPTS = _table(agent_models.AgentAttemptRow)
+AGENT_REVIEWS = _table(agent_models.AgentReviewRow)
 
 
 def verdict_values(run_id: int, record: VerdictRecord) -> dict[str, Any]:

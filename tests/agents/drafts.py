@@ -246,7 +246,7 @@ attempt("root directory", lambda: sorted(set(os.listdir("/")) - set(known)))
 attempt("modules of the judge", lambda: [m for m in sys.modules if "reference" in m or "acceptance" in m])
 
 ADAPTER = Adapter(
-    name="escapes", summary="x", rules=tuple(found), equivalence="exact", sites=None, apply=None, examples=None
+    name="escapes", summary="x", rules=tuple(found), equivalence="exact", sites=None, apply=attempt, examples=None
 )
 """
 """Code that the screen would refuse, to see what the sandbox does with it; what it found leaves in `rules`."""

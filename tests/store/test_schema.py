@@ -34,6 +34,14 @@ COLUMNS = {
         "fallbacks simulated_us seconds weights weights_revision config_hash seed depth cut inputs adapters versions "
         "release release_fingerprint fingerprint trust details"
     ),
+    "agent_cases": (
+        "id created_at updated_at state reason release subject_key label drafter options rule op module_path failure branch"
+    ),
+    "agent_attempts": (
+        "id case_id number created_at updated_at outcome stage reason adapter_name adapter_hash source diff notes "
+        "transcript metrics tokens_in tokens_out usd seconds sandboxed"
+    ),
+    "agent_reviews": "id case_id attempt created_at reviewer decision text",
 }
 
 
