@@ -145,6 +145,28 @@ class Workbench(Protocol):
         ...
 
 
+class Journal(Protocol):
+    """Where a drafter notes what it does and what that costs; on disk when the call returns."""
+
+    def entry(self, step: Mapping[str, Any]) -> None:
+        """Append a JSON-able step to the attempt's transcript."""
+        ...
+
+    def spend(self, cost: Cost) -> None:
+        """Add to the attempt's cost; `Draft.cost` holds the total all the same."""
+        ...
+
+
+class NoJournal:
+    """A journal that keeps nothing."""
+
+    def entry(self, step: Mapping[str, Any]) -> None:
+        """See `Journal`."""
+
+    def spend(self, cost: Cost) -> None:
+        """See `Journal`."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraftTask:
     """Everything a drafter is told."""
@@ -159,6 +181,7 @@ class DraftTask:
     allowance: Cost
     """What may still be used; 0 seconds or tokens mean none."""
     workbench: Workbench
+    journal: Journal = field(default_factory=NoJournal)
     seed: int = 0
     """For drafters that draw: the same task and seed give the same draft."""
 

@@ -187,3 +187,13 @@ def _record(
         seconds=round(answer.seconds, 3),
         ladder="built",
     )
+
+
+def finds_sites(source: str, adapter: Declared, subject: Subject, sandbox: Sandbox) -> bool:
+    """Whether a draft would change anything in a model; also True when that cannot be told.
+
+    Raises:
+        NoSandbox, SandboxFailed: see `Sandbox.run`.
+    """
+    answer = sandbox.run(Job(subject=subject, source=source, name=adapter.name, execute=False))
+    return answer.kind != "done" or bool(answer.data.get("sites"))

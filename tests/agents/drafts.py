@@ -243,10 +243,81 @@ attempt("kill", lambda: os.kill(1, signal.SIGKILL))
 attempt("mount", lambda: ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None))
 known = "bin code dev etc job lib lib64 proc root sbin tmp usr".split()
 attempt("root directory", lambda: sorted(set(os.listdir("/")) - set(known)))
-attempt("modules of the judge", lambda: [m for m in sys.modules if "reference" in m or "acceptance" in m])
+judges = ("hf_adapters.validation.reference", "hf_adapters.validation.acceptance", "hf_adapters.agents")
+attempt("modules of the judge", lambda: sorted(set(judges) & set(sys.modules)))
 
 ADAPTER = Adapter(
     name="escapes", summary="x", rules=tuple(found), equivalence="exact", sites=None, apply=attempt, examples=None
 )
 """
 """Code that the screen would refuse, to see what the sandbox does with it; what it found leaves in `rules`."""
+
+WRONG = {
+    "another function": (
+        CUBE.replace(RESULT, "        return input * torch.sigmoid(1.702 * input)\n").replace(
+            "-30.0, 30.0, 128", "0.0, 0.0, 128"
+        ),
+        "module equivalence|float64",
+    ),
+    "its own example fails": (CUBE.replace("0.044715 * (input", "0.0447 * (input"), "differs from stock"),
+    "its own example has no site": (
+        CUBE.replace("class NewGELUActivation", "class Other").replace(
+            "nn.Sequential(NewGELUActivation", "nn.Sequential(Other"
+        ),
+        "no site in its own example",
+    ),
+    "applies to nothing": (
+        CUBE.replace('== "NewGELUActivation"', '== "NewGELUActivation" and not path.startswith("encoder")'),
+        "applies to nothing",
+    ),
+    "changes more than its sites": (
+        CUBE.replace(
+            "    patcher.swap_class(model.get_submodule(site.path), CubeGelu)\n",
+            "    patcher.swap_class(model.get_submodule(site.path), CubeGelu)\n"
+            "    for _, module in _probe.leaves(model):\n"
+            "        if isinstance(module, nn.LayerNorm):\n"
+            '            patcher.set_attr(module, "eps", 1e-3)\n',
+        ),
+        "does not name as its sites",
+    ),
+    "says exact": (CUBE.replace('"reassociated"', '"exact"'), "it says exact"),
+    "float64": (
+        CUBE.replace(FORWARD, "        stock, input = input, input.double()\n" + FORWARD).replace(
+            "return input * torch.sigmoid(inner + inner)",
+            "return (input * torch.sigmoid(inner + inner)).to(stock.dtype)",
+        ),
+        "float64|dtype",
+    ),
+    "moved to the CPU": (
+        CUBE.replace(FORWARD, "        home = input.device\n        input = input.cpu()\n" + FORWARD).replace(
+            "return input * torch.sigmoid(inner + inner)", "return (input * torch.sigmoid(inner + inner)).to(home)"
+        ),
+        "CPU|cpu|device",
+    ),
+    "weights changed": (
+        CUBE.replace(
+            "    patcher.swap_class(model.get_submodule(site.path), CubeGelu)\n",
+            "    patcher.swap_class(model.get_submodule(site.path), CubeGelu)\n"
+            "    with torch.no_grad():\n"
+            "        for parameter in model.parameters():\n"
+            "            parameter.mul_(1 + 1e-6)\n",
+        ),
+        "weights unchanged|not undone",
+    ),
+    "results cached": (
+        CUBE.replace(
+            FORWARD,
+            "        kept = type(self).__dict__.get(tuple(input.shape))\n"
+            "        if kept is not None:\n            return kept\n" + FORWARD,
+        )
+        .replace(
+            RESULT,
+            "        out = input * torch.sigmoid(inner + inner)\n"
+            "        setattr(CubeGelu, 'kept', {**getattr(CubeGelu, 'kept', {}), tuple(input.shape): out})\n"
+            "        return out\n",
+        )
+        .replace("type(self).__dict__.get(", "getattr(CubeGelu, 'kept', {}).get("),
+        ".",
+    ),
+}
+"""Drafts that are wrong in what they compute or do, with what the reason has to say; some bypass the screen."""

@@ -35,7 +35,8 @@ COLUMNS = {
         "release release_fingerprint fingerprint trust details"
     ),
     "agent_cases": (
-        "id created_at updated_at state reason release subject_key label drafter options rule op module_path failure branch"
+        "id created_at updated_at state reason release subject_key label drafter options rule op module_path failure "
+        "branch"
     ),
     "agent_attempts": (
         "id case_id number created_at updated_at outcome stage reason adapter_name adapter_hash source diff notes "
