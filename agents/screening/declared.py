@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{2,47}")
-_LITERALS = ("name", "summary", "rules", "equivalence", "releases", "order")
+_LITERALS = ("name", "summary", "rules", "equivalence", "releases", "architectures", "order")
 _CALLABLES = ("sites", "apply", "examples")
 _EQUIVALENCES = ("exact", "reassociated", "padded")
 
@@ -95,6 +95,8 @@ def _wrong(given: dict[str, Any]) -> list[str]:
         found.append("Adapter: rules has to name at least one device rule")
     if given.get("releases") is not None and not (_strings(given["releases"]) and given["releases"]):
         found.append("Adapter: releases has to be None or a tuple of names")
+    if not _strings(given.get("architectures", ())):
+        found.append("Adapter: architectures has to be a tuple of model types")
     if type(given.get("order", 100)) is not int or not 0 <= given.get("order", 100) <= 1000:
         found.append("Adapter: order has to be a number from 0 to 1000")
     return found
