@@ -4,7 +4,8 @@ A tensor whose stick dim is no multiple of the lanes has lanes without an elemen
 garbage there (D2.3).  Operations compute every lane, so zeros stay zeros through some functions and not through others
 (exp(0) is 1).  A reduction along the stick would take the lanes in; unless they already hold its identity, it carries
 the attribute ``masked_lanes``: that many lanes at the end of the last stick are set to the identity first (0 for sums,
-the finite ends of fp16 for max and min, D1.5), as the hardware does for the A operand of a matmul (D2.4).
+the finite ends of fp16 for max and min, D1.5), as the hardware does for the A operand of a matmul (D2.4).  Tensors
+without padding lanes count as "garbage": memory that nobody wrote is not made to look written.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def track(graph: Graph) -> None:
     for op in graph.ops:
         buffer = graph.buffers[op.output.tensor]
         alone = writers[buffer.name] == 1 and not buffer.external and _covers(op, buffer)
-        buffer.padding = _result(op, graph.buffers) if alone and has_padding(buffer) else _untouched(buffer)
+        buffer.padding = _result(op, graph.buffers) if alone and has_padding(buffer) else "garbage"
         lanes = _masked_lanes(op, graph.buffers)
         ops.append(replace(op, attrs={**op.attrs, "masked_lanes": lanes}) if lanes else op)
     graph.ops = ops
@@ -46,11 +47,6 @@ def has_padding(buffer: Buffer) -> bool:
     assert buffer.layout is not None
     stick = buffer.layout.stick_dim
     return stick is None or buffer.size[stick] % buffer.eps != 0
-
-
-def _untouched(buffer: Buffer) -> Padding:
-    """Tensors without padding lanes count as zero; those that the host or several operations fill do not (D2.3)."""
-    return "garbage" if has_padding(buffer) else "zero"
 
 
 def _covers(op: Op, buffer: Buffer) -> bool:
