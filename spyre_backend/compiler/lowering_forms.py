@@ -307,6 +307,30 @@ def lower_index_select(x: TensorBox, dim: int, index: TensorBox) -> TensorBox:
     return _make_pointwise(x, inner_fn, [*size[:dim], index.get_size()[0], *size[dim + 1 :]], x.get_dtype())
 
 
+def lower_index_copy(x: TensorBox, dim: int, index: TensorBox, source: TensorBox) -> TensorBox:
+    """aten.index_copy: the operator table refuses it before this."""
+    raise refuse("indirect-access", op="aten.index_copy.default", detail="no device form", shapes=[x.get_size()])
+
+
+def lower_avg_pool2d(
+    x: TensorBox, kernel_size: Sequence[int], stride: Sequence[int] = (), *_: Any, **__: Any
+) -> TensorBox:
+    """aten.avg_pool2d without padding: the mean of each window, channels along the stick (D5.3)."""
+    x.realize()
+    window = [int(n) for n in (kernel_size if len(kernel_size) == 2 else [kernel_size[0]] * 2)]
+    step = [int(n) for n in (stride or window)]
+    step = step if len(step) == 2 else step * 2
+    *outer, height, width = (int(n) for n in x.get_size())
+    load = x.make_loader()
+
+    def inner_fn(index: Sequence[Any], rindex: Sequence[Any]) -> Any:
+        *front, row, column = index
+        return load([*front, row * step[0] + rindex[0], column * step[1] + rindex[1]])
+
+    extents = [(n - k) // s + 1 for n, k, s in zip((height, width), window, step, strict=True)]
+    return _make_reduction(x, "avgpoolfwd", [*outer, *extents], window, inner_fn, x.get_dtype())
+
+
 def lower_flip(x: TensorBox, dims: Sequence[int]) -> TensorBox:
     """aten.flip: an index_select, which the operator table sends to the host or refuses before this."""
     raise refuse("indirect-access", op="aten.flip.default", detail="flip has no device form", shapes=[x.get_size()])
@@ -342,6 +366,8 @@ LOWERINGS: dict[Any, Callable[..., Any]] = {
     aten.logical_not.default: lower_logical_not,
     aten.index_select.default: lower_index_select,
     aten.flip.default: lower_flip,
+    aten.index_copy.default: lower_index_copy,
+    aten.avg_pool2d.default: lower_avg_pool2d,
     aten.gelu.default: _unary("gelu"),
     aten.silu.default: _unary("silu"),
     aten.softplus.default: lower_softplus,

@@ -297,8 +297,37 @@ def embedding(node: Node, entry: OperatorEntry) -> None:
 
 
 def index_copy(node: Node, entry: OperatorEntry) -> None:
-    """D5.4: the indexed dim must be the outermost on the device, which a default layout does not give (#3705)."""
-    raise _refusal(node, entry.rule, "the indexed dim is not at device position 0 in the default layout")
+    """D5.4: the indexed dim must be the outermost on the device; elsewhere the wrong rows are written (#3705).
+
+    The default layout of D2.2 puts dim 1 there if the tensor has three dims or more.  A compiled graph holds the form
+    without mutation, whose result loses the layout that the in-place form needs (D5.4, D6.10): refused as well.
+    """
+    given = arguments(node)
+    rank = given["self"].dim()
+    place = _device_position(int(given["dim"]) % max(rank, 1), rank)
+    if place != entry.params["device_dim"]:
+        detail = (
+            f"the indexed dim is at device position {place} of the default layout, not {entry.params['device_dim']}"
+        )
+    else:
+        detail = "the form without mutation does not keep the layout that has the indexed dim outermost"
+    raise _refusal(node, entry.rule, detail)
+
+
+def _device_position(dim: int, rank: int) -> int:
+    """Where host dim ``dim`` lies in the default device layout (D2.2): dims 1 on, the stick count, dim 0, the lanes."""
+    if rank <= 1:
+        return 0
+    return rank - 1 if dim == 0 else dim - 1
+
+
+def avg_pool2d(node: Node, entry: OperatorEntry) -> None:
+    """D5.3: no padding, no ceil mode; the divisor is the size of the window."""
+    given = arguments(node)
+    padded = any(given["padding"] if isinstance(given["padding"], (list, tuple)) else [given["padding"]])
+    if padded or given["ceil_mode"] or given["divisor_override"] is not None:
+        settings = {name: given[name] for name in ("padding", "ceil_mode", "divisor_override")}
+        raise _refusal(node, entry.rule, f"avg_pool2d with {settings}")
 
 
 def flip(node: Node, entry: OperatorEntry) -> None:
@@ -342,6 +371,7 @@ PREDICATES: dict[str, Callable[[Node, OperatorEntry], None]] = {
     "view": view,
     "embedding": embedding,
     "index_copy": index_copy,
+    "avg_pool2d": avg_pool2d,
     "flip": flip,
     "dropout": dropout,
     "prod": prod,

@@ -22,6 +22,7 @@ REASONS = {
     "matmul-a": "matmul A runs along K (D2.4)",
     "matmul-b": "matmul B runs along N (D2.4)",
     "reduction": "this reduction runs along the stick (D2.4)",
+    "pool": "pooling has channels along the stick (D2.4, D5.3)",
     "result": "the tensor that is written has a layout of its own",
 }
 

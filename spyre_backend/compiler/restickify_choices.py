@@ -55,6 +55,7 @@ class Choices:
         self.ops = graph.ops
         self.pinned = _pinned(graph)
         self.default = self._defaults(exported)
+        self.exported = exported
         self._wide = False
         self._known: dict[tuple[object, ...], list[Option] | CompileRefusal] = {}
         self._reads = [tuple(dict.fromkeys(o.tensor for o in operands(op))) for op in graph.ops]
@@ -122,6 +123,8 @@ class Choices:
         elif op.name == "gather":
             ways = self._gather
             check_gather(op, self.graph)
+        elif op.name == "avgpoolfwd":
+            return self._pool(op, sticks)
         elif op.reduced:
             ways = self._reduction
         elif is_copy(op):
@@ -170,6 +173,27 @@ class Choices:
                     if placed.operand.stick == stick:
                         options.append(self._finished(op, (placed,), stick))
         return options
+
+    def _pool(self, op: Op, sticks: Sticks) -> list[Option]:
+        """Windows run over rows and columns; the channels, as in a direct convolution, along the stick (D2.4, D5.3).
+
+        Windows overlap, so that the whole tensor moves and not the view.
+        """
+        (operand,) = operands(op)
+        buffer, channel = self.graph.buffers[operand.tensor], len(op.dims) - op.reduced - 3
+        host = self.stick(sticks, operand.tensor)
+        if channel < 0 or op.dims[channel] == 1:
+            raise error(op, "reduction-stick", f"{op.name} needs channels along the stick")
+        try:
+            if variable_along(operand, op.dims, buffer, host) == channel:
+                return [self._finished(op, (Placed(replace(operand, stick=channel)),), channel, rank=(0, 0))]
+        except IllegalAccess:
+            pass
+        moved = rebased(op, operand, buffer, host, range(len(buffer.size)))
+        found = [placed for placed, stick in moved if stick == channel]
+        if not found:
+            raise error(op, "reduction-stick", f"{op.name}: failed to map stick_dims to host coords")
+        return [self._finished(op, (replace(found[0], reason="pool"),), channel, rank=(0, 0))]
 
     def _pointwise(self, op: Op, given: list[list[Form]], sticks: Sticks) -> list[Option]:
         first = [found[0] for found in given]
@@ -250,6 +274,8 @@ class Choices:
             layout = self.pinned[buffer.name]
         elif buffer.name in self.default:
             layout = self.default[buffer.name]
+        elif buffer.name in self.exported and op.reduced and op.name != "batchmatmul" and stick is not None:
+            layout = default_stick_dim(buffer)
         else:
             layout = host_dim(op, buffer, stick)
         written = self._written(op, buffer, layout)

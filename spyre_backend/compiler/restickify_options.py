@@ -20,7 +20,7 @@ from spyre_backend.program import Op, Operand
 ANY_INPUT = frozenset({"identity"})
 """Copies take any input and give the default layout (D2.4: clone, contiguous)."""
 
-Reason = Literal["slice", "operands", "matmul-a", "matmul-b", "reduction", "result"]
+Reason = Literal["slice", "operands", "matmul-a", "matmul-b", "reduction", "pool", "result"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,5 +105,6 @@ REDUCTIONS: dict[str, Primitive] = {
     "any": _logical(torch.any),
     "all": _logical(torch.all),
     "exx2_mean": mean,
+    "avgpoolfwd": mean,
     "exx2_meansq": exx2_meansq,
 }

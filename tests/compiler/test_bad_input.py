@@ -111,9 +111,44 @@ STORED = {
 }
 
 
-@pytest.mark.parametrize("name", [*EMPTY, *ONES, *STORED])
+def rows_copied(x, index, source):
+    x.index_copy_(0, index, source)
+    return x * 2
+
+
+ROWS = torch.tensor([1, 5], dtype=torch.int32)
+INDEXED = {
+    "index_copy of rows": (rows_copied, [half(8, 64), ROWS.long(), half(2, 64)], "indirect-access"),
+    "index_copy of an outer dim": (
+        lambda x, i, s: x.index_copy(1, i, s),
+        [half(4, 8, 64), ROWS.long(), half(4, 2, 64)],
+        "indirect-access",
+    ),
+    "gather": (lambda x, i: x.gather(0, i), [half(4, 64), torch.zeros(2, 64, dtype=torch.int64)], "indirect-access"),
+    "scatter": (
+        lambda x, i, s: x.scatter(1, i, s),
+        [half(4, 64), torch.zeros(4, 1, dtype=torch.int64), half(4, 1)],
+        "indirect-access",
+    ),
+    "scatter_add": (
+        lambda x, i, s: x.scatter_add(0, i, s),
+        [half(4, 64), torch.zeros(2, 64, dtype=torch.int64), half(2, 64)],
+        "indirect-access",
+    ),
+    "index_add": (lambda x, i, s: x.index_add(0, i, s), [half(8, 64), ROWS, half(2, 64)], "index-duplicate"),
+    "rows by an int32 index": (lambda x, i: x[i] * 2, [half(8, 64), ROWS], "ok"),
+    "columns by an index": (lambda x, i: x[:, i] * 2, [half(8, 64), ROWS], "indirect-access"),
+    "average pool": (lambda x: F.avg_pool2d(x, 2), [half(1, 64, 8, 8)], "ok"),
+    "average pool of odd channels": (lambda x: F.avg_pool2d(x + 1, (3, 2), 1) * 2, [half(2, 5, 6, 9)], "ok"),
+    "average pool with padding": (lambda x: F.avg_pool2d(x, 2, padding=1), [half(1, 64, 8, 8)], "op-unsupported"),
+    "average pool, ceil": (lambda x: F.avg_pool2d(x, 2, ceil_mode=True), [half(1, 64, 7, 7)], "op-unsupported"),
+    "average pool of one channel": (lambda x: F.avg_pool2d(x, 2), [half(2, 1, 8, 8)], "reduction-stick"),
+}
+
+
+@pytest.mark.parametrize("name", [*EMPTY, *ONES, *STORED, *INDEXED])
 def test_edges(name):
-    function, tensors, expected = {**EMPTY, **ONES, **STORED}[name]
+    function, tensors, expected = {**EMPTY, **ONES, **STORED, **INDEXED}[name]
     assert outcome(function, *tensors) == expected
 
 

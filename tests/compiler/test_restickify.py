@@ -272,3 +272,17 @@ def test_all_permutations_of_a_sum_of_operands_cost_the_same():
         costs.add(search(Choices(sketch.graph, frozenset({"o"}))).cost[:2])
     assert len(costs) == 1
     assert costs.pop()[1] == 1
+
+
+def test_a_reduction_that_leaves_the_graph_does_so_in_the_default_layout_or_sparse():
+    """x[M, N, P] summed over N into [P, M]: P runs along the stick, the tensor that leaves has M there."""
+    graph = Graph(name="0")
+    graph.buffers["x"] = Buffer(name="x", dtype="float16", size=(8, 4, 64), stride=(256, 64, 1), external=True)
+    graph.buffers["s"] = Buffer(name="s", dtype="float16", size=(64, 8), stride=(8, 1), external=False)
+    read = Operand(tensor="x", strides=(1, 256, 64), offset=0, dtype="float16")
+    target = Operand(tensor="s", strides=(8, 1, 0), offset=0, dtype="float16")
+    graph.ops.append(Op(name="sum", dims=(64, 8, 4), reduced=1, inputs=(read,), output=target))
+    restickify.place(graph, frozenset({"s"}))
+    assert graph.buffers["s"].layout.stick_dim == 1
+    assert [op.name for op in graph.ops] == ["sum", "ReStickifyOpHBM"]
+    check_sticks(graph)
