@@ -252,20 +252,21 @@ def _check_place(spec: TensorSpec, sticks: int, limits: Limits) -> None:
 
 
 def pool_sticks(program: Program, layouts: dict[str, DeviceLayout], limits: Limits) -> int:
-    """Sticks of the bundle's region of device memory; 0 if the program has not placed its temporaries there.
+    """Sticks of the bundle's region of device memory, where temporaries lie that are not in the scratchpads.
 
     Raises:
-        AddressError: a temporary has no address though others have, or two, or a misaligned one.
+        AddressError: a temporary has no address, or two, or a misaligned one.
         CapacityError: the region is larger than a pool may be.
     """
-    temps = [spec for spec in program.tensors if spec.kind == "temp" and spec.lx_address is None]
-    if all(spec.hbm_offset is None for spec in temps):
-        return 0
     end = 0
-    for spec in temps:
+    for spec in program.tensors:
+        if spec.kind != "temp" or spec.lx_address is not None:
+            if spec.hbm_offset is not None:
+                raise AddressError("it has an offset, too, in the region of temporaries", tensor=spec.name)
+            continue
         if spec.hbm_offset is None:
             raise AddressError(
-                "its address is still symbolic: neither a scratchpad address nor an offset", tensor=spec.name
+                "its address is still symbolic: neither in the scratchpads nor an offset", tensor=spec.name
             )
         if spec.hbm_offset < 0 or spec.hbm_offset % STICK_BYTES:
             raise AddressError("an offset must be a multiple of 128 bytes", tensor=spec.name, address=spec.hbm_offset)

@@ -51,11 +51,9 @@ class State:
         for spec in program.tensors:
             if spec.kind != "temp":
                 self._device[spec.name] = self._argument(spec.name, spec.name in replaceable)
-            elif spec.hbm_offset is not None and pool_sticks:
+            elif spec.hbm_offset is not None:
                 first = spec.hbm_offset // STICK_BYTES
                 self._device[spec.name] = Share(layouts[spec.name], pool, self._number[spec.name], first)
-            elif spec.lx_address is None:
-                self._device[spec.name] = self._own(spec.name)
 
     def _own(self, name: str) -> Share:
         """Device memory of its own."""

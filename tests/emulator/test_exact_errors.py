@@ -272,6 +272,11 @@ def test_an_address_is_left_symbolic() -> None:
     assert refused(dataclasses.replace(made, tensors=tensors), AddressError).address == 100
 
 
+def test_a_temporary_has_one_address() -> None:
+    assert refused(chain(t={"lx_address": None}), AddressError).tensor == "t"
+    assert refused(chain(t={"hbm_offset": 0}), AddressError).tensor == "t"
+
+
 def test_the_address_of_an_argument_was_never_set() -> None:
     made = chain()
     with pytest.raises(AddressError) as caught:
