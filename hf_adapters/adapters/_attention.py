@@ -104,6 +104,7 @@ def attend(
     bias: Tensor | None = None,
     softcap: float | None = None,
     empty_rows: str = "zero",
+    keep: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention with contiguous heads.
 
@@ -117,6 +118,7 @@ def attend(
         softcap: the scores are bounded by ``softcap * tanh(scores / softcap)``.
         empty_rows: what a query that sees no key gets: ``"zero"`` as with fused attention, or ``"mean"`` of all values
             as when the mask is added to the scores.
+        keep: factor of the scores, zero where a score counts for nothing, as after ``masked_fill``.
 
     Returns:
         The output ``[batch, heads, queries, head]`` and the weights ``[batch, heads, queries, keys]``.
@@ -133,6 +135,8 @@ def attend(
         scores = torch.tanh(scores / softcap) * softcap
     if bias is not None:
         scores = scores + bias
+    if keep is not None:
+        scores = scores * keep
     if mask is not None:
         scores = scores + mask
     weights = F.softmax(scores, dim=-1)

@@ -44,7 +44,7 @@ def untreated(model: nn.Module) -> tuple[Leftover, ...]:
     found: list[Leftover] = []
     layers = tuple(path + "." for path, module in _layers(model))
     for path, module in model.named_modules():
-        for rule, reason in _always(module):
+        for rule, reason in _always(module, model.get_submodule(path.rpartition(".")[0])):
             found.append(Leftover(path, type(module).__name__, rule, reason))
         if any((path + ".").startswith(layer) for layer in layers):
             for rule, reason in _in_layer(module):
@@ -61,14 +61,16 @@ def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     ]
 
 
-def _always(module: nn.Module) -> list[tuple[str, str]]:
+def _always(module: nn.Module, parent: nn.Module) -> list[tuple[str, str]]:
     found = []
     if isinstance(module, nn.Linear):
         if not is_whole(module.in_features) and not has_plan(module, 1):
             found.append(("matmul-k-stick", f"contracts over {module.in_features} features, not whole sticks"))
         if module.out_features == 1:
             found.append(("matmul-out-one", "one output feature"))
-    if isinstance(module, nn.modules.conv._ConvNd):
+    # Some forwards read the weights of a convolution instead of calling it.
+    treated = any(split_class(type(m))[1] for m in (module, parent))
+    if isinstance(module, nn.modules.conv._ConvNd) and not treated:
         found.append(("conv", f"convolution with kernel {tuple(module.kernel_size)}"))
     return found
 

@@ -36,6 +36,7 @@ class AlibiAttention(nn.Module):
 
     real_scaling: float
     num_heads: int
+    layer_idx: int
     head_dim: int
     query_key_value: nn.Linear
     dense: nn.Linear
@@ -51,16 +52,12 @@ class AlibiAttention(nn.Module):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        """As stock: the output with the residual added, and the weights.
-
-        Raises:
-            NotImplementedError: a cache was given.
-        """
-        if layer_past is not None:
-            raise NotImplementedError("a key-value cache is not available on the device; pass use_cache=False")
+        """As stock: the output with the residual added, and the weights."""
         batch, tokens, _ = hidden_states.shape
         split = self.query_key_value(hidden_states).view(batch, tokens, self.num_heads, 3, self.head_dim)
         query, key, value = (split[..., part, :].transpose(1, 2) for part in range(3))
+        if layer_past is not None:
+            key, value = layer_past.update(key, value, self.layer_idx)
         output, weights = _attention.attend(
             query,
             key,

@@ -201,6 +201,23 @@ def chosen(states: Tensor, table: Tensor, one_hot: Tensor) -> Tensor:
     return picked.view(tokens, batch, heads, -1).permute(1, 2, 0, 3).contiguous()
 
 
+class MaskedConvolution(nn.Module):
+    """Mixin for the convolution beside the first layer: its mask is a factor; ``masked_fill_`` has no kernel (D5.2)."""
+
+    conv: nn.Module
+    LayerNorm: nn.Module
+    conv_act: str
+
+    def forward(self, hidden_states: Tensor, residual_states: Tensor, input_mask: Tensor) -> Tensor:
+        """``[batch, tokens, hidden]`` twice, and a mask ``[batch, tokens]`` of ones and zeros."""
+        from transformers.activations import ACT2FN
+
+        mask = input_mask.to(hidden_states.dtype).unsqueeze(2)
+        convolved = self.conv(hidden_states.transpose(1, 2)).transpose(1, 2) * mask
+        states: Tensor = self.LayerNorm(residual_states + ACT2FN[self.conv_act](convolved)) * mask
+        return states
+
+
 def _layout(module: nn.Module) -> str | None:
     """Which of the two layouts an attention module has; None when it is another module or uses what is not here."""
     if not {"pos_att_type", "relative_attention"} <= set(module.__dict__) or isinstance(module, DisentangledProducts):
@@ -226,6 +243,9 @@ def _sites(model: nn.Module) -> list[Site]:
         meta["trimmed"] = any(_layout(layer) == _FUSED for layer in layers)
         before, after = "relative positions gathered", "one-hot matrices made on the host"
         found.append(Site(path=path, kind="positions", before=before, after=after, meta=meta))
+        if isinstance(getattr(module, "conv", None), nn.Module) and hasattr(module.conv, "conv_act"):
+            where = f"{path}.conv".lstrip(".")
+            found.append(Site(path=where, kind="convolution", before="masked_fill_ in place", after="factor"))
         for inner, layer in module.named_modules():
             layout = _layout(layer)
             if layout is not None:
@@ -239,6 +259,8 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module: Any = model.get_submodule(site.path)
     if site.kind == "positions":
         patcher.swap_class(module, OneHotPositions, **site.meta)
+    elif site.kind == "convolution":
+        patcher.swap_class(module, MaskedConvolution)
     else:
         layout, width = site.meta["layout"], module.attention_head_size
         patcher.swap_class(module, DisentangledProducts, layout=layout, head_width=width, kinds=_kinds(module, layout))
@@ -252,6 +274,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "v2_not_shared": {
         "relative_attention": True, "max_relative_positions": 32, "pos_att_type": ["c2p", "p2c"],
+        "conv_kernel_size": 3, "conv_act": "gelu",
     },
 }  # fmt: skip
 

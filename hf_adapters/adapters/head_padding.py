@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from hf_adapters.adapters._rms import pad_any_norm
 from hf_adapters.adapters._rotary import POSITION_EMBEDDINGS, HostTables, MatrixRotary
 from hf_adapters.adapters._sticks import is_whole, pad_linear, round_up
 from hf_adapters.adapters.alibi_attention import AlibiAttention
-from hf_adapters.adapters.manual_attention import BiasedAttention, UnscaledAttention
+from hf_adapters.adapters.manual_attention import BiasedAttention, TokenMaskAttention, UnscaledAttention
 from hf_adapters.adapters.rotary import place_rotation
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
@@ -23,7 +25,7 @@ _SCALINGS = ("scaling", "scale", "softmax_scale", "real_scaling")
 
 def _understood(module: nn.Module) -> bool:
     """The scale does not come from the size that will change, and heads are rotated, if at all, by our matrix."""
-    if isinstance(module, (AlibiAttention, BiasedAttention, UnscaledAttention)):
+    if isinstance(module, (AlibiAttention, BiasedAttention, TokenMaskAttention, UnscaledAttention)):
         return True
     names = _probe.code_names(type(module).forward)
     through_interface = "ALL_ATTENTION_FUNCTIONS" in names
@@ -32,6 +34,13 @@ def _understood(module: nn.Module) -> bool:
     rotated = POSITION_EMBEDDINGS in names or any("rotary" in name for name in names)
     scaled = any(isinstance(module.__dict__.get(name), float) for name in _SCALINGS)
     return through_interface and (ours or scaled) and (not rotated or isinstance(module, MatrixRotary))
+
+
+def _scales_by(module: nn.Module, size_name: str) -> bool:
+    """The forward raises the size of a head to a power, which scales the queries (ESM)."""
+    steps = list(dis.get_instructions(inspect.unwrap(type(module).forward)))
+    reads = [at for at, step in enumerate(steps) if step.opname == "LOAD_ATTR" and step.argval == size_name]
+    return any(step.opname == "BINARY_OP" and step.argrepr == "**" for at in reads for step in steps[at + 1 : at + 4])
 
 
 def _sites(model: nn.Module) -> list[Site]:
@@ -57,7 +66,10 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     pad_linear(patcher, _linear(model, path), columns=(heads, parts.width, padded))
     for path in parts.norms:
         pad_any_norm(patcher, model.get_submodule(path), parts.width, padded)
-    if not any(isinstance(module.__dict__.get(name), float) for name in _SCALINGS):
+    if _scales_by(module, parts.size_name):
+        name = next(n for n in _SCALINGS if isinstance(module.__dict__.get(n), float))
+        patcher.set_attr(module, name, module.__dict__[name] * (padded / parts.width) ** 0.5)
+    elif not any(isinstance(module.__dict__.get(name), float) for name in _SCALINGS):
         patcher.set_attr(module, "real_scaling", parts.width**-0.5)
     patcher.set_attr(module, parts.size_name, padded)
     if "all_head_size" in module.__dict__:

@@ -44,6 +44,46 @@ class BiasedAttention(nn.Module):
         return (mixed, weights) if output_attentions else (mixed,)
 
 
+class TokenMaskAttention(nn.Module):
+    """Mixin for self-attention that hides tokens by a mask of ones and zeros, in place (XLM, FlauBERT).
+
+    ``masked_fill_`` does not lower inside a graph (D5.2).
+    """
+
+    n_heads: int
+    head_dim: int
+    real_scaling: float
+    q_lin: nn.Linear
+    k_lin: nn.Linear
+    v_lin: nn.Linear
+    out_lin: nn.Linear
+
+    def forward(
+        self,
+        input: Tensor,
+        mask: Tensor,
+        kv: Tensor | None = None,
+        cache: Any = None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        """``[batch, tokens, hidden]``, with a mask ``[batch, tokens]`` or ``[batch, tokens, tokens]``."""
+        if kv is not None or cache is not None:
+            stock: tuple[Tensor, ...] = super().forward(
+                input, mask, kv=kv, cache=cache, output_attentions=output_attentions, **kwargs
+            )
+            return stock
+        batch, tokens = input.shape[:2]
+        split = (batch, tokens, self.n_heads, self.head_dim)
+        parts = (self.q_lin, self.k_lin, self.v_lin)
+        query, key, value = (part(input).view(split).transpose(1, 2) for part in parts)
+        keep = mask.to(query.dtype).view((batch, 1, tokens if mask.dim() == 3 else 1, -1))
+        hide = (1.0 - keep) * _attention.mask_fill(query.dtype)
+        output, weights = _attention.attend(query, key, value, hide, self.real_scaling, keep=keep, empty_rows="mean")
+        mixed = self.out_lin(output.transpose(1, 2).contiguous().view(batch, tokens, -1))
+        return (mixed, weights) if output_attentions else (mixed,)
+
+
 class UnscaledAttention(nn.Module):
     """Mixin for attention whose ``_attn`` hides the future with a boolean buffer and does not scale (GPT-Neo).
 
@@ -86,6 +126,24 @@ def _is_biased(module: nn.Module) -> bool:
         and isinstance(getattr(module, "attention_head_size", None), int)
         and not isinstance(module, BiasedAttention)
     )
+
+
+def _is_masked_by_token(module: nn.Module) -> bool:
+    names = [name for name in inspect.signature(type(module).forward).parameters if name != "self"]
+    children = {name for name, child in module.named_children() if isinstance(child, nn.Linear)}
+    known = {"q_lin", "k_lin", "v_lin", "out_lin"} <= children and {"n_heads", "head_dim"} <= set(module.__dict__)
+    return known and names[:2] == ["input", "mask"] and not isinstance(module, TokenMaskAttention)
+
+
+def _proven_token_mask(module: Any) -> bool:
+    twin: Any = _probe.double_copy(module)
+    twin.real_scaling = twin.head_dim**-0.5
+    hidden = 0.1 * torch.randn(2, 5, twin.q_lin.in_features, generator=torch.Generator().manual_seed(6)).double()
+    mask = torch.tensor([[1] * 5, [1] * 2 + [0] * 3])
+    with torch.no_grad():
+        stock, ours = twin(hidden, mask)[0], TokenMaskAttention.forward(twin, hidden, mask)[0]
+    # The stock softmax is rounded to float32.
+    return _probe.same(ours, stock, 1e-6)
 
 
 def _is_unscaled(module: nn.Module) -> bool:
@@ -143,6 +201,11 @@ def _sites(model: nn.Module) -> list[Site]:
             if proven.setdefault(key, proven.get(key) or _proven_biased(module)):
                 after = "contiguous heads, finite mask"
                 found.append(Site(path=path, kind="biased", before="attention by hand", after=after))
+        elif _is_masked_by_token(module):
+            key = (type(module), module.q_lin.weight.shape)
+            if proven.setdefault(key, proven.get(key) or _proven_token_mask(module)):
+                after = "factor and additive mask"
+                found.append(Site(path=path, kind="token mask", before="masked_fill_ in place", after=after))
         elif _is_unscaled(module) and _proven_unscaled(module):
             after = "additive window instead of a boolean where"
             meta = {"local": _is_local(module)}
@@ -154,6 +217,9 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module: Any = model.get_submodule(site.path)
     if site.kind == "biased":
         patcher.swap_class(module, BiasedAttention, real_scaling=module.attention_head_size**-0.5)
+        return
+    if site.kind == "token mask":
+        patcher.swap_class(module, TokenMaskAttention, real_scaling=module.head_dim**-0.5)
         return
     patcher.swap_class(module, UnscaledAttention)
     if site.meta["local"]:
@@ -170,6 +236,18 @@ def _mpnet() -> nn.Module:
         initializer_range=0.1, max_position_embeddings=40,
     )  # fmt: skip
     model: nn.Module = MPNetModel(config)
+    return model.double().eval()
+
+
+def _flaubert() -> nn.Module:
+    from transformers import FlaubertConfig, FlaubertModel
+
+    torch.manual_seed(2)
+    config = FlaubertConfig(
+        vocab_size=40, emb_dim=128, n_layers=2, n_heads=2, max_position_embeddings=40, pad_index=2, pad_token_id=2,
+        embed_init_std=0.1, init_std=0.1,
+    )  # fmt: skip
+    model: nn.Module = FlaubertModel(config)
     return model.double().eval()
 
 
@@ -196,6 +274,7 @@ def _examples() -> list[Example]:
     right, left = functools.partial(_inputs, "right"), functools.partial(_inputs, "left")
     return [
         Example("mpnet", _mpnet, right),
+        Example("flaubert", _flaubert, right, widened=True),
         Example("gpt_neo", _gpt_neo, right),
         Example("gpt_neo_left", _gpt_neo, left),
     ]

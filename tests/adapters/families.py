@@ -31,6 +31,7 @@ _DISTIL = {
     "max_position_embeddings": 160,
 }  # fmt: skip
 _T5 = {"vocab_size": 60, "d_model": 128, "d_kv": 64, "num_heads": 2, "d_ff": 256, "num_layers": 2}
+_RELATIVE = {"relative_attention": True, "max_relative_positions": 64, "pos_att_type": ["c2p", "p2c"]}
 _BOTH_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
 _ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}
 
@@ -92,6 +93,37 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "roformer": ("RoFormer", _SIZES),
     "t5": ("T5", _T5),
+    "deberta": ("Deberta", {**_SIZES, **_RELATIVE, "layer_norm_eps": 1e-7}),
+    "deberta_v2": (
+        "DebertaV2",
+        {**_SIZES, **_RELATIVE, "position_buckets": 32, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+         "position_biased_input": False, "conv_kernel_size": 3},
+    ),
+    "luke": ("Luke", {**_SIZES, **_ROBERTA, "entity_vocab_size": 10, "entity_emb_size": 16}),
+    "longformer": ("Longformer", {**_SIZES, "attention_window": 8, "pad_token_id": 1}),
+    "bloom": (
+        "Bloom", {"vocab_size": 60, "hidden_size": 128, "n_layer": 2, "n_head": 2, "initializer_range": 0.1},
+    ),
+    "bloom_heads_80": (
+        "Bloom", {"vocab_size": 60, "hidden_size": 320, "n_layer": 2, "n_head": 4, "initializer_range": 0.1},
+    ),
+    "xmod": ("Xmod", {**_SIZES, **_ROBERTA, "languages": ("en", "de"), "default_language": "de"}),
+    "flaubert": (
+        "Flaubert",
+        {"vocab_size": 60, "emb_dim": 128, "n_layers": 2, "n_heads": 2, "pad_index": 2, "max_position_embeddings": 160,
+         "embed_init_std": 0.1, "init_std": 0.1, "pad_token_id": 2},
+    ),
+    "esm": (
+        "Esm",
+        {**_SIZES, "pad_token_id": 1, "mask_token_id": 5, "token_dropout": True, "num_attention_heads": 4,
+         "position_embedding_type": "rotary"},
+    ),
+    "lfm2": (
+        "Lfm2",
+        {**_SIZES, **_TOKENS, "num_key_value_heads": 1, "layer_types": ["conv", "full_attention"],
+         "intermediate_size": 192, "block_auto_adjust_ff_dim": False},
+    ),
+    "big_bird": ("BigBird", {**_SIZES, "attention_type": "original_full"}),
     "clip": ("CLIPText", {**_SIZES, **_TOKENS, "hidden_act": "quick_gelu"}),
     "metaclip_2": ("MetaClip2Text", {**_SIZES, **_TOKENS}),
 }  # fmt: skip
@@ -110,7 +142,7 @@ def build(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return model.to(dtype)
+    return model.to(dtype).eval()
 
 
 def batch(side: str, length: int = 21) -> dict[str, Tensor]:

@@ -11,11 +11,13 @@ from torch import nn
 
 from hf_adapters import patch, patch_report, unpatch
 from hf_adapters.adapters._traits import untreated
+from hf_adapters.validation.float64 import in_float64
 from tests.adapters import families
 
 
 def states(model: nn.Module, side: str) -> torch.Tensor:
-    with torch.no_grad():
+    # Some stock modules cast to float32 inside, which would leave their rounding in the comparison.
+    with in_float64():
         return model(**families.batch(side)).last_hidden_state
 
 
@@ -158,5 +160,7 @@ def test_padding_recognises_norms_by_itself_when_their_adapter_is_not_needed() -
 @pytest.mark.parametrize("name", families.NAMES)
 def test_nothing_known_is_left_in_the_layers(name: str) -> None:
     model = families.build(name)
+    # The regression of ESM's contact head is no part of an embedding.
+    unused = "contact_head"
     assert untreated(model)
-    assert untreated(patch(model)) == ()
+    assert [left for left in untreated(patch(model)) if not left.path.startswith(unused)] == []

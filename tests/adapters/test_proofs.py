@@ -54,6 +54,16 @@ def test_patched_equals_stock_in_float64(adapter: Adapter, example: Example) -> 
         assert torch.equal(before, again)
 
 
+def test_few_adapters_cover_the_census() -> None:
+    """At most 13 that take a kind of operation wherever it occurs; the others name what they are written for."""
+    import transformers
+
+    general = [adapter.name for adapter in catalogue() if not adapter.architectures]
+    assert len(general) <= 13, general
+    for adapter in catalogue():
+        assert set(adapter.architectures) <= set(transformers.CONFIG_MAPPING)
+
+
 @pytest.mark.parametrize("adapter", catalogue(), ids=lambda adapter: adapter.name)
 def test_adapter_says_what_it_is_for(adapter: Adapter) -> None:
     known = capabilities.load("2026.07")
