@@ -78,7 +78,8 @@ class TapProduct(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """``[batch, channels, tokens] -> [batch, out channels, tokens]``."""
-        rows = input.transpose(1, 2)
+        # Rows are shifted as a whole only when the channels are what sticks hold.
+        rows = input.transpose(1, 2).contiguous()
         shifted = [shift(rows, tap - self.padding[0]) for tap in range(self.kernel_size[0])]
         return F.linear(torch.cat(shifted, dim=-1), self.tap_matrix, self.bias).transpose(1, 2)
 

@@ -52,6 +52,7 @@ class TokenMaskAttention(nn.Module):
 
     n_heads: int
     head_dim: int
+    layer_id: int
     real_scaling: float
     q_lin: nn.Linear
     k_lin: nn.Linear
@@ -68,15 +69,15 @@ class TokenMaskAttention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """``[batch, tokens, hidden]``, with a mask ``[batch, tokens]`` or ``[batch, tokens, tokens]``."""
-        if kv is not None or cache is not None:
-            stock: tuple[Tensor, ...] = super().forward(
-                input, mask, kv=kv, cache=cache, output_attentions=output_attentions, **kwargs
-            )
+        if kv is not None:
+            stock: tuple[Tensor, ...] = super().forward(input, mask, kv=kv, cache=cache, **kwargs)
             return stock
         batch, tokens = input.shape[:2]
         split = (batch, tokens, self.n_heads, self.head_dim)
         parts = (self.q_lin, self.k_lin, self.v_lin)
         query, key, value = (part(input).view(split).transpose(1, 2) for part in parts)
+        if cache is not None:
+            key, value = getattr(cache, "self_attention_cache", cache).update(key, value, self.layer_id)
         keep = mask.to(query.dtype).view((batch, 1, tokens if mask.dim() == 3 else 1, -1))
         hide = (1.0 - keep) * _attention.mask_fill(query.dtype)
         output, weights = _attention.attend(query, key, value, hide, self.real_scaling, keep=keep, empty_rows="mean")

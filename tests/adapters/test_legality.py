@@ -71,12 +71,17 @@ class Watch(TorchDispatchMode):
             self.broken.append(f"view {tuple(before.shape)} -> {tuple(after.shape)}")
 
 
+def _without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: None for name in ("cache", "layer_past") if name in kwargs}
+
+
 def layer_calls(model: nn.Module, batch: dict[str, Tensor]) -> list[tuple[str, nn.Module, Any, Any]]:
     """Arguments that every region but the embeddings gets in one forward."""
     calls: list[tuple[str, nn.Module, Any, Any]] = []
 
     def note(path: str) -> Any:
-        return lambda module, args, kwargs: calls.append((path, module, args, kwargs))
+        # Layers are called again; a cache would remember the first time.
+        return lambda module, args, kwargs: calls.append((path, module, args, {**kwargs, **_without_cache(kwargs)}))
 
     handles = [
         module.register_forward_pre_hook(note(path), with_kwargs=True)
