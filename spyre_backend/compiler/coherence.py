@@ -12,43 +12,48 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from spyre_backend.compiler.graph import Buffer, operands
-from spyre_backend.compiler.ownership import Part, division_of
+from spyre_backend.compiler.ownership import Division, Part, division_of
 from spyre_backend.program import Op, Operand
 
+Held = dict[str, set[Division]]
+"""The divisions in which each temporary is at hand so far: that of its writer, and those that earlier readers need."""
 
-def renumbered(buffers: Mapping[str, Buffer], op: Op, writers: Mapping[str, Op]) -> Op:
-    """``op`` with the core numbering under which most bytes of its operands are where their writers left them.
+
+def renumbered(buffers: Mapping[str, Buffer], op: Op, held: Held) -> Op:
+    """``op`` with the core numbering under which the fewest bytes of its operands have to move.
 
     The split stays; among equals the numbering that ``op`` has is kept.
     """
-    if len(op.core_order) < 2 or not any(o.tensor in writers for o in operands(op)):
+    if len(op.core_order) < 2 or not any(o.tensor in held for o in operands(op)):
         return op
     orders = [op.core_order, *(o for o in itertools.permutations(op.core_order) if o != op.core_order)]
-    choices = [replace(op, core_order=order) for order in orders]
-    return max(choices, key=lambda choice: _bytes_in_place(buffers, choice, writers))
+    return min((replace(op, core_order=order) for order in orders), key=lambda o: moved_bytes(buffers, o, held))
 
 
-def _bytes_in_place(buffers: Mapping[str, Buffer], op: Op, writers: Mapping[str, Op]) -> int:
-    total = 0
-    for operand in set(operands(op)):
-        writer = writers.get(operand.tensor)
-        if writer is not None and division_of(buffers, writer, writer.output) == division_of(buffers, op, operand):
-            total += _num_bytes(buffers, operand)
-    return total
+def moved_bytes(buffers: Mapping[str, Buffer], op: Op, held: Held) -> int:
+    """Bytes of temporaries that ``op`` reads in a division in which they are not at hand."""
+    read = {o for o in operands(op) if o.tensor in held}
+    return sum(_num_bytes(buffers, o) for o in read if division_of(buffers, op, o) not in held[o.tensor])
 
 
-def followers(buffers: Mapping[str, Buffer], op: Op, writers: Mapping[str, Op]) -> Iterator[Op]:
-    """``op`` divided like each of the temporaries that it reads, the largest first; reduced dims stay whole."""
+def remember(buffers: Mapping[str, Buffer], op: Op, held: Held) -> None:
+    """Note what is at hand after ``op``; a tensor written in pieces is not followed."""
+    for operand in operands(op):
+        if operand.tensor in held:
+            held[operand.tensor].add(division_of(buffers, op, operand))
+    name = op.output.tensor
+    held[name] = set() if name in held else {division_of(buffers, op, op.output)}
+
+
+def followers(buffers: Mapping[str, Buffer], op: Op, held: Held) -> Iterator[Op]:
+    """``op`` divided like each division at hand of what it reads, the largest operand first."""
     for operand in sorted(operands(op), key=lambda o: -_num_bytes(buffers, o)):
-        writer = writers.get(operand.tensor)
-        if writer is None:
-            continue
-        wanted = division_of(buffers, writer, writer.output)
-        found = None if wanted.sums or wanted.copies else _projected(wanted.parts, op, operand)
-        if found is not None:
-            followed = replace(op, split=found[0], core_order=found[1])
-            if division_of(buffers, followed, operand) == wanted:
-                yield followed
+        for wanted in sorted(held.get(operand.tensor, ()), key=str):
+            found = None if wanted.sums or wanted.copies else _projected(wanted.parts, op, operand)
+            if found is not None:
+                followed = replace(op, split=found[0], core_order=found[1])
+                if division_of(buffers, followed, operand) == wanted:
+                    yield followed
 
 
 def _projected(parts: Sequence[Part], op: Op, operand: Operand) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -45,16 +45,16 @@ def divide(graph: Graph) -> None:
     limits = capabilities.current().limits
     chosen = settings.current()
     cores = min(chosen.cores or limits.num_cores, limits.num_cores)
-    writers: dict[str, Op] = {}
+    held: coherence.Held = {}
     result = []
     for undivided in graph.ops:
         op = _divided(graph.buffers, undivided, limits, cores, chosen)
         if op.name not in MEMORY_ONLY:
             if chosen.follow and op.name != "batchmatmul":
-                op = _following(graph.buffers, op, writers, limits, cores)
+                op = _following(graph.buffers, op, held, limits, cores)
             if math.prod(op.split[len(op.dims) - op.reduced :]) == 1:
-                op = coherence.renumbered(graph.buffers, op, writers)
-            writers[op.output.tensor] = op
+                op = coherence.renumbered(graph.buffers, op, held)
+            coherence.remember(graph.buffers, op, held)
         result.append(op)
     graph.ops = result
 
@@ -212,16 +212,15 @@ def _check(op: Op, split: list[int], counts: Sequence[int], buffers: Mapping[str
             )
 
 
-def _following(buffers: Mapping[str, Buffer], op: Op, writers: Mapping[str, Op], limits: Limits, cores: int) -> Op:
-    """``op`` with the division of the largest operand it reads, if that uses no fewer cores than its own."""
+def _following(buffers: Mapping[str, Buffer], op: Op, held: coherence.Held, limits: Limits, cores: int) -> Op:
+    """``op`` divided like what it reads, if fewer bytes move then and no fewer cores are used than by its own split."""
     counts = space_of(buffers, op, cores).counts
-    for followed in coherence.followers(buffers, op, writers):
-        if (
-            math.prod(followed.split) >= math.prod(op.split)
-            and not any(count % pieces for count, pieces in zip(counts, followed.split, strict=True))
-            and all(
-                _span(o, op, followed.split, buffers) <= limits.span_limit_bytes for o in (op.output, *operands(op))
-            )
-        ):
-            return followed
-    return op
+    best, least = op, coherence.moved_bytes(buffers, op, held)
+    for followed in coherence.followers(buffers, op, held):
+        moved = coherence.moved_bytes(buffers, followed, held)
+        even = not any(count % pieces for count, pieces in zip(counts, followed.split, strict=True))
+        enough = math.prod(followed.split) >= math.prod(op.split)
+        spans = (_span(o, op, followed.split, buffers) for o in (op.output, *operands(op)))
+        if moved < least and even and enough and all(span <= limits.span_limit_bytes for span in spans):
+            best, least = followed, moved
+    return best

@@ -11,6 +11,7 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._inductor.exc import InductorError
 
 from spyre_backend import capabilities
+from spyre_backend.compiler.settings import SettingError
 from spyre_backend.errors import SpyreUnsupported
 from spyre_backend.program import Origin
 
@@ -30,13 +31,17 @@ class CompileRefusal(SpyreUnsupported, _PassedOn):
     """
 
 
+class CompileSettingError(SettingError, _PassedOn):
+    """A compiler setting that cannot be had, raised inside ``torch.compile``."""
+
+
 @contextmanager
 def unwrapped() -> Iterator[None]:
     """Raise a refusal itself where Inductor wraps it: it does so for graphs that its cache cannot hold."""
     try:
         yield
     except InductorError as error:
-        if isinstance(error.inner_exception, SpyreUnsupported):
+        if isinstance(error.inner_exception, (SpyreUnsupported, CompileSettingError)):
             raise error.inner_exception from None
         raise
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from spyre_backend import capabilities
 from spyre_backend.compiler import lx_solvers, residents, settings
+from spyre_backend.compiler.errors import CompileSettingError
 from spyre_backend.compiler.graph import Buffer, operands
 from spyre_backend.compiler.lx_solvers import Item
 from spyre_backend.program import Const, Op, Operand
@@ -40,7 +41,11 @@ def plan(ops: Sequence[Op], buffers: Mapping[str, Buffer], temporaries: frozense
         return Plan(ops=list(ops), notes=["scratchpad planning is off"])
     capacity = capabilities.current().limits.lx_usable_bytes
     found = residents.find(ops, buffers, temporaries, chosen, capacity)
-    addresses = lx_solvers.solver(chosen.lx_planner)(found.groups, capacity)
+    try:
+        solve = lx_solvers.solver(chosen.lx_planner)
+    except settings.SettingError as error:
+        raise CompileSettingError(str(error)) from error
+    addresses = solve(found.groups, capacity)
     made = {name: buffer for name, buffer in found.made.items() if name in addresses}
     return Plan(
         ops=_rewritten(found, addresses),

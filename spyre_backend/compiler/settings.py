@@ -37,8 +37,8 @@ class Settings:
         matmul_split: "cost" chooses a matmul's division by the model of D7.5 (B); "greedy" fills the output dims in
             the order of their size, like any other operation (SPYRE_MATMUL_SPLIT).
         k_fast: cores that share an output of a matmul are neighbours on the ring (SPYRE_CORE_ID_K_FAST_EMISSION).
-        follow: an operation other than a matmul takes over the division of the largest temporary that it reads, if
-            that uses no fewer cores than its own; a simple form of the joint search that the device's compiler has,
+        follow: an operation other than a matmul takes over the division of a temporary that it reads, if fewer bytes
+            move then and no fewer cores are used; a simple form of the joint search that the device's compiler has,
             off there, too (CO_OPTIMIZING_LX_PLANNING).
         lx_planning: temporaries may stay in the scratchpads (LX_PLANNING).
         lx_planner: "greedy", or the optimal "cp_sat", which needs OR-Tools (LAYOUT_SOLVER).
