@@ -106,6 +106,7 @@ _UPDATES: dict[str, Update] = {
     "sum": _sum,
     "mean": _mean,
     "exx2_mean": _mean,
+    "avgpoolfwd": _mean,
     "exx2_meansq": _squares,
     "prod": _product,
     "max": _extremum(torch.amax, torch.maximum),
@@ -139,7 +140,7 @@ def reduce_tile(context: Context, total: Tensor | None, x: Tensor, stick: int | 
 
 def finish(context: Context, total: Tensor, count: int) -> Tensor:
     """The result of a reduction over `count` elements: a mean multiplies by the rounded constant 1/n (D5.3)."""
-    if context.name in ("mean", "exx2_mean", "exx2_meansq"):
+    if context.name in ("mean", "exx2_mean", "exx2_meansq", "avgpoolfwd"):
         inverse = constant(1.0 / count, context.dl16, context.numerics) if count else torch.nan
         return (context.round(total) if context.dl16 else total) * inverse
     return total

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from spyre_backend.emulator.executors import executor
 from spyre_backend.errors import SpyreUnsupported
 
 HALF = torch.float16
@@ -183,3 +184,11 @@ def test_dynamic_shapes_compile_as_static_ones():
         with torch.no_grad():
             got = compiled(x.to("spyre")).cpu().float()
         assert torch.allclose(got, function(x.float()), atol=2**-4, rtol=0)
+
+
+def test_pooling_is_the_same_core_by_core():
+    function = lambda x: F.avg_pool2d(x, (3, 2), 1)  # noqa: E731
+    x = half(2, 5, 6, 9)
+    with executor("exact"), torch.no_grad():
+        got = torch.compile(function, backend="inductor", dynamic=False)(x.to("spyre")).cpu().float()
+    assert torch.allclose(got, function(x.float()), atol=2**-7, rtol=0)
