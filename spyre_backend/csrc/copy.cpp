@@ -1,87 +1,111 @@
 #include "copy.h"
 
-#include "dl16.h"
+#include "convert.h"
+#include "failures.h"
 #include "fallback.h"
+#include "graphs.h"
 #include "memory.h"
+#include "pinned.h"
 #include "state.h"
+#include "timeline.h"
 #include "view.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/ne.h>
+#include <ATen/MemoryOverlap.h>
 
 #include <cstring>
 
 namespace spyre {
 namespace {
 
+// A copy that the stream's worker makes.
+template <typename Make>
+struct CopyTask final : Task {
+  CopyTask(std::vector<Block*> blocks, Block* written, Make make)
+      : pins(std::move(blocks)), written(written), make(std::move(make)) {}
+
+  void run() override {
+    AccessGuard guard;
+    make();
+    mark_written(written);
+  }
+
+  BlockPins pins;
+  Block* written;
+  Make make;
+};
+
+template <typename Make>
+void enqueue_copy(
+    c10::Stream stream,
+    const Cost& cost,
+    std::vector<Block*> blocks,
+    Block* written,
+    Make make) {
+  auto task = std::make_unique<CopyTask<Make>>(std::move(blocks), written, std::move(make));
+  task->site = calling_site();
+  enqueue(stream, std::move(task), cost);
+}
+
 bool on_device(const at::Tensor& tensor) {
   return tensor.device().type() == c10::DeviceType::PrivateUse1;
 }
 
-bool is_coded(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16;
+c10::Stream stream_of(const at::Tensor& tensor) {
+  return current_stream(tensor.device().index());
 }
 
-const uint16_t* words(const at::Tensor& tensor) {
-  return static_cast<const uint16_t*>(tensor.const_data_ptr());
+bool is_pinned(const at::Tensor& tensor) {
+  return tensor.has_storage() && is_pinned_pointer(tensor.storage().data());
 }
 
-uint16_t* mutable_words(const at::Tensor& tensor) {
-  return static_cast<uint16_t*>(tensor.mutable_data_ptr());
+int64_t bytes_on_device(const at::Tensor& tensor) {
+  return stick_bytes(tensor.sizes(), tensor.scalar_type());
 }
 
-void to_codes(at::ScalarType dtype, const uint16_t* in, uint16_t* out, int64_t n) {
-  dtype == at::kHalf ? dl16::half_to_codes(in, out, n) : dl16::bfloat16_to_codes(in, out, n);
-}
-
-void from_codes(at::ScalarType dtype, const uint16_t* in, uint16_t* out, int64_t n) {
-  dtype == at::kHalf ? dl16::codes_to_half(in, out, n) : dl16::codes_to_bfloat16(in, out, n);
-}
-
-at::Tensor wrap_int64(const at::Tensor& values) {
-  return values.to(at::kInt).to(at::kLong); // held as int32 on the device (D1.6)
-}
-
-void host_to_device(const at::Tensor& src, const at::Tensor& dst) {
-  AccessGuard guard;
+// Pinned sources of non-blocking copies are read when the stream comes to it;
+// others have been read when the call returns.
+void host_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  const auto stream = stream_of(dst);
   const auto dtype = dst.scalar_type();
-  const auto values = src.to(dtype);
-  auto target = host_view(dst, /*write=*/true);
-  if (dtype == at::kLong) {
-    target.copy_(wrap_int64(values));
-  } else if (!is_coded(dtype)) {
-    target.copy_(values);
-  } else if (target.is_contiguous() && values.is_contiguous() &&
-             values.numel() == target.numel()) {
-    to_codes(dtype, words(values), mutable_words(target), target.numel());
-  } else {
-    const auto dense = values.contiguous();
-    const auto codes = at::empty(dense.sizes(), dense.options().dtype(at::kShort));
-    to_codes(dtype, words(dense), mutable_words(codes), codes.numel());
-    target.copy_(codes);
+  const auto cost = host_copy_cost(Engine::kToDevice, bytes_on_device(dst));
+  dispatch_copy(Engine::kToDevice, static_cast<int64_t>(src.nbytes()), bytes_on_device(dst));
+  const auto target = host_alias(dst);
+  Block* block = block_of(dst);
+  const bool later = non_blocking && is_pinned(src);
+  if (!later && is_idle(stream)) {
+    schedule(stream, cost);
+    AccessGuard guard;
+    write_values(src, dtype, target);
+    mark_written(block);
+    return;
   }
+  auto values = src.detach();
+  if (!later) {
+    values = values.to(dtype);
+    values = values.is_alias_of(src) ? values.clone() : values;
+  }
+  enqueue_copy(stream, cost, {block}, block, [values, dtype, target] {
+    write_values(values, dtype, target);
+  });
 }
 
-void device_to_host(const at::Tensor& src, const at::Tensor& dst) {
+void device_to_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+  const auto stream = stream_of(src);
+  const auto dtype = src.scalar_type();
+  const auto cost = host_copy_cost(Engine::kToHost, bytes_on_device(src));
+  dispatch_copy(Engine::kToHost, static_cast<int64_t>(dst.nbytes()), bytes_on_device(src));
+  if (non_blocking && is_pinned(dst)) {
+    const auto source = host_alias(src.expand_as(dst));
+    const auto values = dst.detach();
+    enqueue_copy(stream, cost, {block_of(src)}, nullptr, [source, dtype, values] {
+      read_values(source, dtype, values);
+    });
+    return;
+  }
+  wait_for_current_streams(stream.device_index());
+  charge(stream, cost);
   AccessGuard guard;
-  const auto source = host_view(src.expand_as(dst), /*write=*/false);
-  if (!is_coded(src.scalar_type())) {
-    dst.copy_(source);
-    return;
-  }
-  const auto codes = source.contiguous();
-  if (!is_coded(dst.scalar_type())) {
-    // Not through float16: what the destination can hold stays finite.
-    dst.copy_(dl16::decode_tensor(codes));
-    return;
-  }
-  if (dst.is_contiguous()) {
-    from_codes(dst.scalar_type(), words(codes), mutable_words(dst), dst.numel());
-    return;
-  }
-  const auto values = at::empty(dst.sizes(), dst.options());
-  from_codes(dst.scalar_type(), words(codes), mutable_words(values), values.numel());
-  dst.copy_(values);
+  read_values(host_alias(src.expand_as(dst)), dtype, dst);
 }
 
 // Views that begin inside a stick cannot be copied on the device (D2.7, #3798).
@@ -93,77 +117,63 @@ void check_stick_aligned(const at::Tensor& tensor) {
   }
 }
 
-bool casts_on_device(at::ScalarType from, at::ScalarType to) {
-  const bool from_float = is_coded(from) || from == at::kFloat;
-  return from == to || (from_float && (is_coded(to) || to == at::kFloat || to == at::kBool));
+// Every cast that the device does not have is made by the host (D1.6).
+void cast_on_host(const at::Tensor& src, const at::Tensor& dst) {
+  const auto from = src.scalar_type();
+  const auto to = dst.scalar_type();
+  count_fallback("spyre.to_dtype_cpu", is_integer(from) && is_integer(to) ? kInteger : kCompute);
+  wait_for_current_streams(src.device().index());
+  wait_for_current_streams(dst.device().index());
+  charge(stream_of(src), host_copy_cost(Engine::kToHost, bytes_on_device(src)));
+  charge(stream_of(dst), host_copy_cost(Engine::kToDevice, bytes_on_device(dst)));
+  AccessGuard guard;
+  move_values(host_alias(src), from, host_alias(dst), to);
+  mark_written(block_of(dst));
 }
 
+// Between two cards the copy runs on the source's stream; the destination's
+// stream waits for it, and it for what was queued there before.
 void device_to_device(const at::Tensor& src, const at::Tensor& dst) {
   const auto from = src.scalar_type();
   const auto to = dst.scalar_type();
-  if (casts_on_device(from, to)) {
-    check_stick_aligned(src);
-    check_stick_aligned(dst);
+  if (!casts_on_device(from, to)) {
+    cast_on_host(src, dst);
+    return;
   }
-  AccessGuard guard;
-  const auto source = host_view(src, /*write=*/false);
-  auto target = host_view(dst, /*write=*/true);
-  if (from == to || (is_coded(from) && is_coded(to))) {
-    target.copy_(source);
-  } else if (is_coded(from) && to == at::kFloat) {
-    target.copy_(dl16::decode_tensor(source));
-  } else if (from == at::kFloat && is_coded(to)) {
-    target.copy_(dl16::encode_tensor(source));
-  } else if (to == at::kBool && is_coded(from)) {
-    target.copy_(at::ne(dl16::decode_tensor(source), 0));
-  } else if (to == at::kBool && from == at::kFloat) {
-    target.copy_(source);
-  } else {
-    // Every other cast is done by the host (D1.6).
-    count_fallback("spyre.to_dtype_cpu", is_integer(from) && is_integer(to) ? kInteger : kCompute);
-    const auto values = is_coded(from) ? dl16::decode_tensor(source) : source;
-    if (is_coded(to)) {
-      target.copy_(dl16::encode_tensor(values.to(at::kFloat)));
-    } else {
-      target.copy_(to == at::kLong ? wrap_int64(values.to(at::kLong)) : values);
-    }
+  check_stick_aligned(src);
+  check_stick_aligned(dst);
+  const auto stream = stream_of(src);
+  const auto other = stream_of(dst);
+  const bool peers = stream != other;
+  if (peers) {
+    wait_for_mark(stream, record_mark(other));
   }
-}
-
-// ---- bytes of whole storages (torch.save, pickle, deepcopy) ----
-
-void convert_to_device(Format format, const void* in, void* out, int64_t nbytes) {
-  if (format == Format::kHalf || format == Format::kBFloat16) {
-    const auto dtype = format == Format::kHalf ? at::kHalf : at::kBFloat16;
-    to_codes(dtype, static_cast<const uint16_t*>(in), static_cast<uint16_t*>(out), nbytes / 2);
-  } else if (format == Format::kInt64) {
-    const auto* values = static_cast<const int64_t*>(in);
-    auto* target = static_cast<int64_t*>(out);
-    for (int64_t i = 0; i < nbytes / 8; ++i) {
-      target[i] = static_cast<int32_t>(values[i]);
-    }
-  } else if (in != out) {
-    std::memcpy(out, in, nbytes);
-  }
-}
-
-void convert_to_host(Format format, const void* in, void* out, int64_t nbytes) {
-  if (format == Format::kHalf || format == Format::kBFloat16) {
-    const auto dtype = format == Format::kHalf ? at::kHalf : at::kBFloat16;
-    from_codes(dtype, static_cast<const uint16_t*>(in), static_cast<uint16_t*>(out), nbytes / 2);
-  } else {
-    std::memcpy(out, in, nbytes);
+  const auto cost =
+      peers ? peer_copy_cost(bytes_on_device(dst)) : device_copy_cost(bytes_on_device(dst));
+  const auto source = host_alias(src);
+  const auto target = host_alias(dst);
+  Block* written = block_of(dst);
+  enqueue_copy(stream, cost, {block_of(src), written}, written, [source, from, target, to] {
+    move_values(source, from, target, to);
+  });
+  if (peers) {
+    wait_for_mark(other, record_mark(stream));
   }
 }
 
 // A byte tensor on the device is PyTorch's way to move a storage whose dtype it
 // does not know; the allocation remembers it.
 void copy_storage_bytes(const at::Tensor& src, const at::Tensor& dst) {
-  AccessGuard guard;
   TORCH_CHECK(
       src.scalar_type() == at::kByte && dst.scalar_type() == at::kByte &&
           src.numel() == dst.numel() && src.is_contiguous() && dst.is_contiguous(),
       "Spyre: bytes of a storage can only be copied as a whole");
+  for (const auto& tensor : {src, dst}) {
+    if (on_device(tensor)) {
+      wait_for_current_streams(tensor.device().index());
+    }
+  }
+  AccessGuard guard;
   const auto nbytes = src.numel();
   const void* from = src.storage().data();
   void* to = dst.storage().mutable_data();
@@ -181,11 +191,13 @@ void copy_storage_bytes(const at::Tensor& src, const at::Tensor& dst) {
 
 } // namespace
 
-void copy_tensor(const at::Tensor& src, const at::Tensor& dst) {
+void copy_tensor(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
   check_not_forked();
   if (dst.numel() == 0 || src.is_same(dst)) {
     return; // D6.3: newer builds return early
   }
+  at::assert_no_internal_overlap(dst);
+  at::assert_no_partial_overlap(dst, src);
   const bool bytes = (on_device(src) && src.scalar_type() == at::kByte) ||
       (on_device(dst) && dst.scalar_type() == at::kByte);
   if (bytes) {
@@ -194,10 +206,10 @@ void copy_tensor(const at::Tensor& src, const at::Tensor& dst) {
     device_to_device(src, dst);
   } else if (on_device(dst)) {
     TORCH_CHECK(src.device().is_cpu(), "Spyre: cannot copy from ", src.device(), " to spyre");
-    host_to_device(src, dst);
+    host_to_device(src, dst, non_blocking);
   } else {
     TORCH_CHECK(dst.device().is_cpu(), "Spyre: cannot copy from spyre to ", dst.device());
-    device_to_host(src, dst);
+    device_to_host(src, dst, non_blocking);
   }
 }
 
@@ -208,6 +220,7 @@ void bind_format(const at::Tensor& tensor) {
       allocation_format(base) != Format::kRaw) {
     return;
   }
+  wait_for_current_streams(tensor.device().index());
   AccessGuard guard;
   const auto format = format_of(tensor.scalar_type());
   void* bytes = host_pointer(base);

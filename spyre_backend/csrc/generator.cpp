@@ -1,9 +1,12 @@
 #include "generator.h"
 
+#include "devices.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 
 #include <mutex>
+#include <vector>
 
 namespace spyre {
 namespace {
@@ -11,9 +14,9 @@ namespace {
 // CPU kernels refuse generators of another device, so the state lives in a CPU
 // generator that this class only wraps.
 struct GeneratorImpl final : c10::GeneratorImpl {
-  explicit GeneratorImpl(at::Generator host)
+  GeneratorImpl(c10::DeviceIndex index, at::Generator host)
       : c10::GeneratorImpl(
-            c10::Device(c10::DeviceType::PrivateUse1, 0),
+            device_at(index),
             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
         host(std::move(host)) {}
 
@@ -39,7 +42,7 @@ struct GeneratorImpl final : c10::GeneratorImpl {
     return host.unsafeGetGeneratorImpl()->get_state();
   }
   GeneratorImpl* clone_impl() const override {
-    return new GeneratorImpl(host.clone());
+    return new GeneratorImpl(device().index(), host.clone());
   }
 
   at::Generator host;
@@ -47,18 +50,24 @@ struct GeneratorImpl final : c10::GeneratorImpl {
 
 } // namespace
 
-const at::Generator& default_generator() {
-  static const at::Generator generator = new_generator();
-  return generator;
+const at::Generator& default_generator(c10::DeviceIndex index) {
+  static const auto* generators = [] {
+    auto* made = new std::vector<at::Generator>();
+    for (int i = 0; i < device_count(); ++i) {
+      made->push_back(new_generator(static_cast<c10::DeviceIndex>(i)));
+    }
+    return made;
+  }();
+  return generators->at(static_cast<size_t>(index));
 }
 
-at::Generator new_generator() {
-  return at::make_generator<GeneratorImpl>(at::detail::createCPUGenerator());
+at::Generator new_generator(c10::DeviceIndex index) {
+  return at::make_generator<GeneratorImpl>(index, at::detail::createCPUGenerator());
 }
 
 at::Generator host_generator(const std::optional<at::Generator>& generator) {
   const at::Generator& chosen =
-      generator.has_value() && generator->defined() ? *generator : default_generator();
+      generator.has_value() && generator->defined() ? *generator : default_generator(current_device());
   if (chosen.device().is_cpu()) {
     return chosen;
   }

@@ -5,8 +5,8 @@
 
 namespace spyre {
 
-const at::Generator& default_generator();
-at::Generator new_generator();
+const at::Generator& default_generator(c10::DeviceIndex index);
+at::Generator new_generator(c10::DeviceIndex index);
 // The CPU generator that holds the state of `generator`; the default one when
 // it is undefined, `generator` itself when it already is a CPU generator.
 at::Generator host_generator(const std::optional<at::Generator>& generator);

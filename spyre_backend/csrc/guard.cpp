@@ -1,44 +1,47 @@
-// Streams, events and the current device. The emulator runs each operation to
-// its end before it returns, so every stream is always idle and in order.
+// The current device, streams and events, as PyTorch asks for them.
+#include "events.h"
+#include "memory.h"
 #include "state.h"
 
+#include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
-#include <atomic>
-#include <chrono>
-
 namespace spyre {
+
+void record_event(void** event, c10::Stream stream, c10::DeviceIndex device) {
+  check_stream(stream);
+  TORCH_CHECK_VALUE(
+      device < 0 || device == stream.device_index(),
+      "Spyre: an event of spyre:",
+      int(device),
+      " cannot be recorded on a stream of spyre:",
+      int(stream.device_index()),
+      "; record it on a stream of its own device and let the other stream wait for it");
+  auto mark = record_mark(stream);
+  if (*event == nullptr) {
+    *event = new Event();
+  }
+  static_cast<Event*>(*event)->mark = std::move(mark);
+}
+
+double elapsed_time(const Event* first, const Event* second) {
+  TORCH_CHECK(
+      first != nullptr && second != nullptr,
+      "Spyre: both events must be recorded before their elapsed time can be read");
+  TORCH_CHECK(
+      is_reached(*first->mark) && is_reached(*second->mark),
+      "Spyre: both events must be completed before their elapsed time can be read; synchronize "
+      "the later one first");
+  return (second->mark->time_us - first->mark->time_us) / 1000;
+}
+
 namespace {
 
 using c10::Device;
 using c10::DeviceIndex;
 using c10::DeviceType;
 using c10::Stream;
-using c10::StreamId;
-
-constexpr StreamId kPerPriority = 32; // D3.3: ids 1-32 low, 33-64 high priority
-
-thread_local StreamId current_stream = 0;
-std::atomic<StreamId> next_low{0};
-std::atomic<StreamId> next_high{0};
-
-struct Event {
-  std::chrono::steady_clock::time_point time;
-  StreamId stream = 0;
-};
-
-Device the_device() {
-  return Device(DeviceType::PrivateUse1, 0);
-}
-
-void check_index(Device device) {
-  TORCH_CHECK(
-      device.type() == DeviceType::PrivateUse1 && device.index() <= 0,
-      "Spyre: invalid device ",
-      device,
-      "; this process has one device, spyre:0");
-}
 
 struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   DeviceType type() const override {
@@ -46,30 +49,48 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   Device exchangeDevice(Device device) const override {
-    check_index(device);
-    return the_device();
+    const auto before = current_device();
+    set_current_device(device.index());
+    return device_at(before);
   }
 
   Device getDevice() const override {
-    return the_device();
+    return device_at(current_device());
   }
 
   void setDevice(Device device) const override {
-    check_index(device);
+    set_current_device(device.index());
   }
 
-  void uncheckedSetDevice(Device) const noexcept override {}
+  void uncheckedSetDevice(Device device) const noexcept override {
+    if (device.index() >= 0 && device.index() < device_count()) {
+      set_current_device(device.index());
+    }
+  }
 
   DeviceIndex deviceCount() const noexcept override {
-    return 1;
+    try {
+      return device_count();
+    } catch (const std::exception&) {
+      return 0; // SPYRE_DEVICES is no number; every use of the device says so
+    }
   }
 
-  Stream getStream(Device) const override {
-    return Stream(Stream::UNSAFE, the_device(), current_stream);
+  c10::DeviceCapability getDeviceCapability(Device) const override {
+    c10::DeviceCapability capability;
+    capability.capability_data.capability_bits = 0;
+    for (const auto dtype : supported_dtypes()) {
+      capability.capability_data.capability_bits |= uint64_t{1} << static_cast<int>(dtype);
+    }
+    return capability;
   }
 
-  Stream getDefaultStream(Device) const override {
-    return Stream(Stream::DEFAULT, the_device());
+  Stream getStream(Device device) const override {
+    return current_stream(checked_index(device));
+  }
+
+  Stream getDefaultStream(Device device) const override {
+    return Stream(Stream::DEFAULT, device_at(checked_index(device)));
   }
 
   Stream getStreamFromGlobalPool(Device device, bool high) const override {
@@ -77,64 +98,61 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   Stream getNewStream(Device device, int priority) const override {
-    check_index(device);
-    const bool high = priority < 0;
-    auto& next = high ? next_high : next_low;
-    const StreamId first = high ? kPerPriority + 1 : 1;
-    return Stream(Stream::UNSAFE, the_device(), first + next.fetch_add(1) % kPerPriority);
+    return new_stream(checked_index(device), priority);
   }
 
   Stream exchangeStream(Stream stream) const override {
-    check_index(stream.device());
-    const StreamId before = current_stream;
-    current_stream = stream.id();
-    return Stream(Stream::UNSAFE, the_device(), before);
+    return exchange_stream(stream);
   }
 
   void* getStreamNativeHandle(const Stream stream) const override {
     return reinterpret_cast<void*>(static_cast<intptr_t>(stream.id()));
   }
 
-  bool queryStream(const Stream&) const override {
-    return true;
+  bool queryStream(const Stream& stream) const override {
+    check_stream(stream);
+    return is_idle(stream);
   }
 
-  void synchronizeStream(const Stream&) const override {
-    check_not_forked();
+  void synchronizeStream(const Stream& stream) const override {
+    synchronise(stream);
   }
 
-  void synchronizeDevice(const DeviceIndex) const override {
-    check_not_forked();
+  void synchronizeDevice(const DeviceIndex device) const override {
+    synchronise_device(checked_index(device_at(device)));
   }
 
-  void record(void** event, const Stream& stream, const DeviceIndex, const c10::EventFlag)
+  void record(void** event, const Stream& stream, const DeviceIndex device, const c10::EventFlag)
       const override {
-    if (*event == nullptr) {
-      *event = new Event();
-    }
-    auto* made = static_cast<Event*>(*event);
-    made->time = std::chrono::steady_clock::now();
-    made->stream = stream.id();
+    record_event(event, stream, device);
   }
 
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
   }
 
-  void block(void*, const Stream&) const override {}
-
-  bool queryEvent(void*) const override {
-    return true;
+  void block(void* event, const Stream& stream) const override {
+    if (event != nullptr) {
+      wait_for_mark(stream, static_cast<Event*>(event)->mark);
+    }
   }
 
-  void synchronizeEvent(void*) const override {}
+  bool queryEvent(void* event) const override {
+    return event == nullptr || is_reached(*static_cast<Event*>(event)->mark);
+  }
+
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) {
+      synchronise_mark(*static_cast<Event*>(event)->mark);
+    }
+  }
+
+  void recordDataPtrOnStream(const c10::DataPtr& data, const Stream& stream) const override {
+    device_allocator()->recordStream(data, stream);
+  }
 
   double elapsedTime(void* first, void* second, const DeviceIndex) const override {
-    TORCH_CHECK(
-        first != nullptr && second != nullptr,
-        "Spyre: both events must be recorded before their elapsed time can be read");
-    const auto span = static_cast<Event*>(second)->time - static_cast<Event*>(first)->time;
-    return std::chrono::duration<double, std::milli>(span).count();
+    return elapsed_time(static_cast<Event*>(first), static_cast<Event*>(second));
   }
 };
 

@@ -1,9 +1,12 @@
 // What PyTorch asks of a PrivateUse1 backend outside of operators.
+#include "devices.h"
 #include "generator.h"
 #include "memory.h"
+#include "pinned.h"
 #include "state.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -31,51 +34,53 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 
   c10::DeviceIndex deviceCount() const override {
-    return 1;
+    return device_count();
   }
 
   c10::DeviceIndex getCurrentDevice() const override {
-    return 0;
+    return current_device();
   }
 
   void setCurrentDevice(c10::DeviceIndex index) const override {
-    TORCH_CHECK(index == 0, "Spyre: invalid device index ", int(index), "; there is one device");
+    set_current_device(index);
   }
 
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
-    setCurrentDevice(index);
-    return 0;
+    const auto before = current_device();
+    set_current_device(index);
+    return before;
   }
 
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override {
-    return 0;
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
+    const auto before = current_device();
+    if (index >= 0) {
+      set_current_device(index);
+    }
+    return before;
   }
 
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    return default_generator();
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return default_generator(checked_index(device_at(index)));
   }
 
-  at::Generator getNewGenerator(c10::DeviceIndex) const override {
-    return new_generator();
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return new_generator(checked_index(device_at(index)));
   }
 
   at::Device getDeviceFromPtr(void* data) const override {
-    TORCH_CHECK(is_device_pointer(data), "Spyre: ", data, " is not an address in device memory");
-    return at::Device(at::DeviceType::PrivateUse1, 0);
+    return device_at(device_of_pointer(data));
   }
 
-  bool isPinnedPtr(const void*) const override {
-    return false;
+  bool isPinnedPtr(const void* data) const override {
+    return is_pinned_pointer(data);
   }
 
   at::Allocator* getPinnedMemoryAllocator() const override {
-    TORCH_CHECK(
-        false,
-        "Spyre backend does not support pinned host memory (D3.1): copies are staged by "
-        "the runtime. Leave out pin_memory.");
+    return pinned_allocator();
   }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
+    const c10::DeviceGuard guard(storage.device());
     auto fresh = device_allocator()->allocate(size);
     const size_t kept = std::min(storage.nbytes(), size);
     if (kept > 0) {

@@ -1,28 +1,23 @@
 // Python bindings: spyre_backend._C.
+#include "bindings.h"
+#include "devices.h"
 #include "dl16.h"
+#include "failures.h"
 #include "fallback.h"
 #include "generator.h"
+#include "interpreter.h"
+#include "launch.h"
 #include "memory.h"
 #include "state.h"
-#include "view.h"
+#include "streams.h"
 
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <atomic>
 
 namespace py = pybind11;
 
 namespace spyre {
-
-namespace {
-
-[[noreturn]] void throw_python(const py::object& error) {
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-  throw py::error_already_set();
-}
-
-} // namespace
 
 void throw_unsupported_dtype(c10::ScalarType dtype) {
   py::gil_scoped_acquire gil;
@@ -49,22 +44,6 @@ void warn_python(const char* category, const char* message) {
 
 namespace {
 
-std::atomic<int64_t> launches{0};
-
-py::dict stats_as_dict() {
-  const auto stats = memory_stats();
-  py::dict out;
-  out["allocated_bytes.current"] = stats.allocated;
-  out["allocated_bytes.peak"] = stats.allocated_peak;
-  out["allocation.current"] = stats.active;
-  out["allocation.peak"] = stats.active_peak;
-  out["allocation.allocated"] = stats.allocations;
-  out["allocation.freed"] = stats.frees;
-  out["reserved_bytes.current"] = stats.reserved;
-  out["limit_bytes"] = stats.limit;
-  return out;
-}
-
 dl16::Rounding rounding_named(const std::string& name) {
   if (name == "half-up") {
     return dl16::Rounding::kHalfUp;
@@ -87,6 +66,8 @@ void bind_copy_numerics(py::module_& m) {
          bool saturate_bfloat16,
          bool truncate_bfloat16,
          bool merged_is_infinity) {
+        // What is queued is converted as it was asked for.
+        synchronise_all();
         dl16::set_copy_numerics(
             {rounding_named(half_rounding),
              halve_subnormals,
@@ -124,32 +105,15 @@ void bind_numerics(py::module_& m) {
   m.def("block_accumulate", &dl16::block_accumulate, py::arg("partials"), release());
 }
 
-void bind_memory(py::module_& m) {
-  m.def("host_view", &host_view, py::arg("tensor"), py::arg("write") = true);
-  m.def("write_generation", [](const at::Tensor& tensor) {
-    return write_generation(tensor.storage().data());
-  });
-  m.def("mark_written", [](const at::Tensor& tensor) { mark_written(tensor.storage().data()); });
-  m.def("open_memory", &open_memory);
-  m.def("close_memory", &close_memory);
-  m.def("memory_is_open", &memory_is_open);
-  m.def("memory_stats", &stats_as_dict);
-  m.def("reset_peak_memory_stats", &reset_peak_memory_stats);
-  m.def("empty_cache", &empty_cache);
-  m.def("set_pressure_callback", [](py::function function) {
-    set_pressure_callback(python_callback(std::move(function)));
-  });
-}
-
 void bind_counters(py::module_& m) {
   m.def("fallback_counts", &fallback_counts);
   m.def("count_fallback", [](const std::string& op, const std::string& category) {
     count_fallback(op, category.c_str());
   });
   m.def("reset_fallback_counts", &reset_fallback_counts);
-  m.def("record_launch", [] { launches.fetch_add(1); });
-  m.def("launch_count", [] { return launches.load(); });
-  m.def("reset_launch_count", [] { launches.store(0); });
+  m.def("record_launch", &count_launch);
+  m.def("launch_count", &launch_count);
+  m.def("reset_launch_count", &reset_launch_count);
 }
 
 void bind_state(py::module_& m) {
@@ -162,7 +126,19 @@ void bind_state(py::module_& m) {
   m.def("set_initialise_callback", [](py::function function) {
     set_initialise_callback(python_callback(std::move(function)));
   });
-  m.def("default_generator", [] { return default_generator(); });
+  m.def("default_generator", [](int device) {
+    return default_generator(checked_index(device_at(static_cast<c10::DeviceIndex>(device))));
+  });
+  m.def("set_pressure_callback", [](py::function function) {
+    set_pressure_callback(python_callback(std::move(function)));
+  });
+  m.def("shut_down", [] {
+    shut_down();
+    if (!in_bad_fork()) {
+      report_failures();
+    }
+    interpreter_ends();
+  });
 }
 
 } // namespace
@@ -172,7 +148,9 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Native part of the emulated Spyre device.";
   spyre::bind_numerics(m);
   spyre::bind_copy_numerics(m);
-  spyre::bind_memory(m);
   spyre::bind_counters(m);
   spyre::bind_state(m);
+  spyre::bind_memory(m);
+  spyre::bind_streams(m);
+  spyre::bind_launch(m);
 }

@@ -1,9 +1,12 @@
 // Tensor creation, storage and view operators: all that is not arithmetic.
 #include "copy.h"
+#include "devices.h"
 #include "fallback.h"
 #include "generator.h"
 #include "memory.h"
 #include "state.h"
+#include "streams.h"
+#include "timeline.h"
 #include "view.h"
 
 #include <ATen/EmptyTensor.h>
@@ -18,6 +21,7 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 namespace spyre {
@@ -43,11 +47,9 @@ ScalarType check_options(
   TORCH_CHECK(
       !c10::pinned_memory_or_default(pin_memory),
       "Spyre backend does not support pinned memory (D3.1). Leave out pin_memory.");
-  TORCH_CHECK(
-      !device.has_value() || device->index() <= 0,
-      "Spyre: invalid device ",
-      *device,
-      "; this process has one device, spyre:0");
+  if (device.has_value()) {
+    checked_index(*device);
+  }
   const auto chosen = c10::dtype_or_default(dtype);
   // PyTorch binds an empty byte tensor to a storage that it moves as a whole.
   const bool storage_handle = chosen == at::kByte && size.size() == 1 && size[0] == 0;
@@ -57,11 +59,19 @@ ScalarType check_options(
   return chosen;
 }
 
-Tensor adopt(Tensor tensor) {
-  const void* base = tensor.storage().data();
-  if (base != nullptr) {
-    set_allocation_format(base, format_of(tensor.scalar_type()));
-    set_accounted_bytes(base, stick_bytes(tensor.sizes(), tensor.scalar_type()));
+// Allocates on the device that was asked for, as many bytes as the card would.
+template <typename Allocate>
+Tensor make_tensor(
+    IntArrayRef size,
+    ScalarType dtype,
+    std::optional<c10::Device> device,
+    const Allocate& allocate) {
+  const c10::DeviceGuard guard(
+      device_at(device.has_value() ? checked_index(*device) : current_device()));
+  const ExpectSticks sticks(stick_bytes(size, dtype));
+  Tensor tensor = allocate();
+  if (Block* block = block_of(tensor)) {
+    block->format.store(format_of(dtype));
   }
   return tensor;
 }
@@ -74,7 +84,9 @@ Tensor empty(
     std::optional<bool> pin_memory,
     std::optional<c10::MemoryFormat> memory_format) {
   const auto chosen = check_options(size, dtype, layout, device, pin_memory);
-  return adopt(at::detail::empty_generic(size, device_allocator(), kKeys, chosen, memory_format));
+  return make_tensor(size, chosen, device, [&] {
+    return at::detail::empty_generic(size, device_allocator(), kKeys, chosen, memory_format);
+  });
 }
 
 Tensor empty_strided(
@@ -85,7 +97,9 @@ Tensor empty_strided(
     std::optional<c10::Device> device,
     std::optional<bool> pin_memory) {
   const auto chosen = check_options(size, dtype, layout, device, pin_memory);
-  return adopt(at::detail::empty_strided_generic(size, stride, device_allocator(), kKeys, chosen));
+  return make_tensor(size, chosen, device, [&] {
+    return at::detail::empty_strided_generic(size, stride, device_allocator(), kKeys, chosen);
+  });
 }
 
 Tensor as_strided(
@@ -166,8 +180,8 @@ Tensor& set_tensor(Tensor& result, const Tensor& source) {
   return at::native::set_tensor_(result, source);
 }
 
-Tensor copy_from(const Tensor& self, const Tensor& dst, bool /*non_blocking*/) {
-  copy_tensor(self, dst);
+Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
+  copy_tensor(self, dst, non_blocking);
   return dst;
 }
 
@@ -183,8 +197,15 @@ at::Scalar local_scalar_dense(const Tensor& self) {
   return at::_local_scalar_dense(value);
 }
 
-void record_stream(Tensor& /*self*/, c10::Stream /*stream*/) {
-  // Operations end before they return, so no stream can outlive its tensors.
+// Operations in flight pin the memory they use, whichever stream they are on.
+void record_stream(Tensor& self, c10::Stream stream) {
+  TORCH_CHECK_VALUE(
+      stream.device() == self.device(),
+      "Spyre: record_stream got a stream of ",
+      stream.device(),
+      " for a tensor on ",
+      self.device());
+  check_stream(stream);
 }
 
 // D3.5: fill_, zero_, normal_ and uniform_ are made on the CPU and copied.
@@ -226,11 +247,17 @@ Tensor& uniform_(Tensor& self, double from, double to, std::optional<at::Generat
 // place: no arithmetic, and the table is never copied.
 
 Tensor gather_rows(const Tensor& table, int64_t dim, const Tensor& index) {
+  const auto device = table.device().index();
+  wait_for_current_streams(device);
   AccessGuard guard;
-  const auto rows = at::index_select(
-      host_view(table, /*write=*/false), dim, host_view(index, /*write=*/false));
+  const auto rows = at::index_select(host_alias(table), dim, host_alias(index));
   auto out = at::empty(rows.sizes(), table.options());
-  host_view(out, /*write=*/true).copy_(rows);
+  host_alias(out).copy_(rows);
+  mark_written(block_of(out));
+  const auto stream = current_stream(device);
+  const auto bytes = [](const Tensor& t) { return stick_bytes(t.sizes(), t.scalar_type()); };
+  charge(stream, host_copy_cost(Engine::kToHost, bytes(index)));
+  schedule(stream, host_copy_cost(Engine::kToDevice, bytes(out)));
   return out;
 }
 

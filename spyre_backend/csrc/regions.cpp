@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,6 +14,9 @@ namespace spyre {
 namespace {
 
 constexpr int64_t kDefaultCapacity = int64_t{128} << 30; // D1.2
+constexpr size_t kRegionSizes[] = {12 * kGiB, 8 * kGiB, 4 * kGiB}; // D3.2
+constexpr int kOffsetBits = 40; // of an address word; the rest is the region
+constexpr uint64_t kOffsetMask = (uint64_t{1} << kOffsetBits) - 1;
 
 size_t page_size() {
   static const auto size = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -43,7 +47,7 @@ bool map_region(Region& region, size_t size, int host_protection) {
   void* device = MAP_FAILED;
   void* host = MAP_FAILED;
   if (::ftruncate(file, static_cast<off_t>(size)) == 0) {
-    device = ::mmap(nullptr, size, PROT_NONE, MAP_SHARED, file, 0);
+    device = ::mmap(nullptr, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
     host = ::mmap(nullptr, size, host_protection, MAP_SHARED | MAP_NORESERVE, file, 0);
   }
   ::close(file);
@@ -59,6 +63,8 @@ bool map_region(Region& region, size_t size, int host_protection) {
   // A forked child has no device: it must not share (and change) our memory.
   ::madvise(device, size, MADV_DONTFORK);
   ::madvise(host, size, MADV_DONTFORK);
+  // The contents would make a core dump as large as the card.
+  ::madvise(host, size, MADV_DONTDUMP);
   region.device = static_cast<char*>(device);
   region.host = static_cast<char*>(host);
   region.size = size;
@@ -66,11 +72,45 @@ bool map_region(Region& region, size_t size, int host_protection) {
 }
 
 void protect_aliases(int protection) {
-  auto& memory = pool();
-  const size_t count = memory.count.load();
+  auto& table = region_table();
+  const size_t count = table.count.load();
   for (size_t i = 0; i < count; ++i) {
-    ::mprotect(memory.regions[i].host, memory.regions[i].size, protection);
+    ::mprotect(table.regions[i].host, table.regions[i].size, protection);
   }
+}
+
+// The next region of the table, mapped; null when the host refuses.
+Region* append_region(c10::DeviceIndex device, size_t size, int64_t first_id) {
+  auto& table = region_table();
+  std::lock_guard<std::mutex> adding(table.adding);
+  const size_t index = table.count.load();
+  if (index == kMaxRegions) {
+    return nullptr;
+  }
+  std::lock_guard<std::mutex> protect(table.protect_mutex);
+  const bool open = !table.strict || table.open_depth.load() > 0;
+  Region& region = table.regions[index];
+  if (!map_region(region, size, open ? PROT_READ | PROT_WRITE : PROT_NONE)) {
+    return nullptr;
+  }
+  region.owner = device;
+  region.first_id = first_id;
+  table.count.store(index + 1, std::memory_order_release);
+  return &region;
+}
+
+size_t index_of(const Region& region) {
+  return static_cast<size_t>(&region - region_table().regions.data());
+}
+
+const Region& region_at(const void* device_ptr) {
+  const Region* region = find_region(device_ptr);
+  TORCH_CHECK(
+      region != nullptr,
+      "Spyre runtime: ",
+      device_ptr,
+      " is not an address in device memory");
+  return *region;
 }
 
 } // namespace
@@ -79,10 +119,10 @@ size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-Pool& pool() {
-  static Pool* instance = [] {
-    auto* made = new Pool();
-    made->stats.limit = capacity_from_environment();
+RegionTable& region_table() {
+  static RegionTable* instance = [] {
+    auto* made = new RegionTable();
+    made->limit = capacity_from_environment();
     const char* strict = std::getenv("SPYRE_BACKEND_STRICT_MEMORY");
     made->strict = strict != nullptr && std::strcmp(strict, "1") == 0;
     return made;
@@ -90,12 +130,17 @@ Pool& pool() {
   return *instance;
 }
 
+Pool& pool(c10::DeviceIndex device) {
+  static auto* pools = new std::array<Pool, kMaxDevices>();
+  return pools->at(static_cast<size_t>(device));
+}
+
 const Region* find_region(const void* ptr) {
-  auto& memory = pool();
+  auto& table = region_table();
   const auto* address = static_cast<const char*>(ptr);
-  const size_t count = memory.count.load(std::memory_order_acquire);
+  const size_t count = table.count.load(std::memory_order_acquire);
   for (size_t i = 0; i < count; ++i) {
-    const auto& region = memory.regions[i];
+    const auto& region = table.regions[i];
     if (address >= region.device && address < region.device + region.size) {
       return &region;
     }
@@ -103,46 +148,47 @@ const Region* find_region(const void* ptr) {
   return nullptr;
 }
 
-size_t region_index(const Region& region) {
-  return static_cast<size_t>(&region - pool().regions.data());
-}
-
 void insert_free(Pool& memory, size_t index, size_t offset, size_t size) {
-  memory.regions[index].blocks[offset] = Block{size, true, Format::kRaw, 0, 0};
-  memory.free_blocks.emplace(size, std::make_pair(index, offset));
+  auto block = std::make_unique<Block>();
+  block->region = index;
+  block->offset = offset;
+  block->size = size;
+  region_table().regions[index].blocks[offset] = std::move(block);
+  memory.free_blocks.emplace(size, index, offset);
 }
 
-void erase_free(Pool& memory, size_t index, size_t offset, size_t size) {
-  auto range = memory.free_blocks.equal_range(size);
-  for (auto it = range.first; it != range.second; ++it) {
-    if (it->second == std::make_pair(index, offset)) {
-      memory.free_blocks.erase(it);
-      return;
-    }
-  }
-}
-
-bool add_region(Pool& memory, size_t request) {
-  const size_t index = memory.count.load();
-  if (index == kMaxRegions) {
-    return false;
-  }
+bool add_region(c10::DeviceIndex device, Pool& memory, size_t request) {
+  const auto left = static_cast<size_t>(region_table().limit - memory.mapped);
+  // A card of an odd size, or one with little left, still gets a last region.
+  const size_t rest = round_up(left, page_size());
   const size_t least = round_up(request, page_size());
-  std::lock_guard<std::mutex> protect(memory.protect_mutex);
-  const bool open = !memory.strict || memory.open_depth.load() > 0;
-  const int protection = open ? PROT_READ | PROT_WRITE : PROT_NONE;
-  for (size_t size : {size_t{1} << 30, size_t{256} << 20, size_t{64} << 20, least}) {
+  std::vector<size_t> sizes;
+  if (least > kChunkBytes) {
+    sizes = {round_up(least, 4 * kGiB), least};
+  } else {
+    sizes.assign(std::begin(kRegionSizes), std::end(kRegionSizes));
+    // A host that refuses whole regions of address space gives smaller ones.
+    sizes.insert(sizes.end(), {kGiB, kGiB / 4, kGiB / 16, least});
+  }
+  for (size_t size : sizes) {
+    size = std::min(size, rest);
     if (size < least) {
       continue;
     }
-    if (map_region(memory.regions[index], size, protection)) {
-      memory.count.store(index + 1, std::memory_order_release);
-      memory.stats.reserved += static_cast<int64_t>(size);
-      insert_free(memory, index, 0, size);
+    Region* region = append_region(device, size, memory.next_region_id);
+    if (region != nullptr) {
+      memory.next_region_id += static_cast<int64_t>(round_up(size, kChunkBytes) / kChunkBytes);
+      memory.mapped += static_cast<int64_t>(size);
+      insert_free(memory, index_of(*region), 0, size);
       return true;
     }
   }
   return false;
+}
+
+Region* map_private_region(c10::DeviceIndex device, size_t size) {
+  constexpr int64_t kProgramRegions = 1 << 20; // ids apart from those of tensors
+  return append_region(device, size, kProgramRegions);
 }
 
 void return_pages(const Region& region, size_t offset, size_t size) {
@@ -157,45 +203,82 @@ void* host_pointer(const void* device_ptr) {
   if (device_ptr == nullptr) {
     return nullptr;
   }
-  const Region* region = find_region(device_ptr);
-  TORCH_CHECK(
-      region != nullptr,
-      "Spyre runtime: ",
-      device_ptr,
-      " is not an address in device memory");
-  return region->host + (static_cast<const char*>(device_ptr) - region->device);
+  const Region& region = region_at(device_ptr);
+  return region.host + (static_cast<const char*>(device_ptr) - region.device);
 }
 
 bool is_device_pointer(const void* ptr) {
   return find_region(ptr) != nullptr;
 }
 
+c10::DeviceIndex device_of_pointer(const void* ptr) {
+  return region_at(ptr).owner;
+}
+
+std::vector<Chunk> chunks_of(const void* device_ptr, int64_t bytes) {
+  std::vector<Chunk> chunks;
+  if (device_ptr == nullptr) {
+    return chunks;
+  }
+  const Region& region = region_at(device_ptr);
+  constexpr auto kChunk = static_cast<int64_t>(kChunkBytes);
+  int64_t position = static_cast<const char*>(device_ptr) - region.device;
+  do {
+    const int64_t offset = position % kChunk;
+    const int64_t here = std::min(bytes, kChunk - offset);
+    chunks.push_back({region.first_id + position / kChunk, offset, region.owner, here});
+    position += here;
+    bytes -= here;
+  } while (bytes > 0);
+  return chunks;
+}
+
+uint64_t address_word(const void* device_ptr) {
+  const Region& region = region_at(device_ptr);
+  const auto offset = static_cast<uint64_t>(static_cast<const char*>(device_ptr) - region.device);
+  return (static_cast<uint64_t>(index_of(region)) << kOffsetBits) | offset;
+}
+
+void* address_from_word(c10::DeviceIndex device, uint64_t word) {
+  auto& table = region_table();
+  const auto index = static_cast<size_t>(word >> kOffsetBits);
+  const auto offset = static_cast<size_t>(word & kOffsetMask);
+  TORCH_CHECK(
+      index < table.count.load(std::memory_order_acquire) &&
+          table.regions[index].owner == device && offset < table.regions[index].size,
+      "Spyre runtime: the program holds the address ",
+      word,
+      ", which is not in the memory of spyre:",
+      int(device));
+  return table.regions[index].device + offset;
+}
+
 void open_memory() {
-  auto& memory = pool();
-  if (!memory.strict) {
-    memory.open_depth.fetch_add(1);
+  auto& table = region_table();
+  if (!table.strict) {
+    table.open_depth.fetch_add(1);
     return;
   }
-  std::lock_guard<std::mutex> lock(memory.protect_mutex);
-  if (memory.open_depth.fetch_add(1) == 0) {
+  std::lock_guard<std::mutex> lock(table.protect_mutex);
+  if (table.open_depth.fetch_add(1) == 0) {
     protect_aliases(PROT_READ | PROT_WRITE);
   }
 }
 
 void close_memory() {
-  auto& memory = pool();
-  if (!memory.strict) {
-    memory.open_depth.fetch_sub(1);
+  auto& table = region_table();
+  if (!table.strict) {
+    table.open_depth.fetch_sub(1);
     return;
   }
-  std::lock_guard<std::mutex> lock(memory.protect_mutex);
-  if (memory.open_depth.fetch_sub(1) == 1) {
+  std::lock_guard<std::mutex> lock(table.protect_mutex);
+  if (table.open_depth.fetch_sub(1) == 1) {
     protect_aliases(PROT_NONE);
   }
 }
 
 bool memory_is_open() {
-  return pool().open_depth.load() > 0;
+  return region_table().open_depth.load() > 0;
 }
 
 } // namespace spyre

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -72,21 +73,27 @@ void set_initialise_callback(std::function<void()> callback) {
   initialise_callback = std::move(callback);
 }
 
+c10::ArrayRef<c10::ScalarType> supported_dtypes() {
+  static constexpr c10::ScalarType dtypes[] = {
+      c10::ScalarType::Half,
+      c10::ScalarType::BFloat16,
+      c10::ScalarType::Float,
+      c10::ScalarType::Int,
+      c10::ScalarType::Char,
+      c10::ScalarType::Bool,
+      c10::ScalarType::Float8_e4m3fn,
+      c10::ScalarType::Long,
+  };
+  return dtypes;
+}
+
 void check_dtype(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Half:
-    case c10::ScalarType::BFloat16:
-    case c10::ScalarType::Float:
-    case c10::ScalarType::Int:
-    case c10::ScalarType::Char:
-    case c10::ScalarType::Bool:
-    case c10::ScalarType::Float8_e4m3fn:
-      return;
-    case c10::ScalarType::Long:
-      warn_int64_once();
-      return;
-    default:
-      throw_unsupported_dtype(dtype);
+  const auto known = supported_dtypes();
+  if (std::find(known.begin(), known.end(), dtype) == known.end()) {
+    throw_unsupported_dtype(dtype);
+  }
+  if (dtype == c10::ScalarType::Long) {
+    warn_int64_once();
   }
 }
 

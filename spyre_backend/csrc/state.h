@@ -27,6 +27,8 @@ void set_initialise_callback(std::function<void()> callback);
     c10::IntArrayRef sizes,
     c10::ScalarType dtype);
 void check_dtype(c10::ScalarType dtype);
+// Dtypes that check_dtype lets pass (D1.6).
+c10::ArrayRef<c10::ScalarType> supported_dtypes();
 
 // Issues `message` as a Python warning of class spyre_backend.errors.<category>.
 void warn_python(const char* category, const char* message);

@@ -239,7 +239,7 @@ def run(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
 
 def _describe(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
-        return leaf.dtype, tuple(leaf.shape), leaf.stride(), leaf.storage_offset() % 64
+        return leaf.device.index, leaf.dtype, tuple(leaf.shape), leaf.stride(), leaf.storage_offset() % 64
     return type(leaf), str(leaf)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,26 +16,42 @@ from spyre_backend.device.counters import (
 from spyre_backend.device.memory_stats import (
     empty_cache,
     max_memory_allocated,
+    max_memory_reserved,
     mem_get_info,
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
 from spyre_backend.device.random import (
     default_generator,
     get_rng_state,
+    get_rng_state_all,
     initial_seed,
     manual_seed,
     manual_seed_all,
     seed,
+    seed_all,
     set_rng_state,
+    set_rng_state_all,
+)
+from spyre_backend.device.selection import (
+    DeviceLike,
+    current_device,
+    device,
+    device_count,
+    device_index,
+    device_of,
+    set_device,
 )
 from spyre_backend.device.streams import (
     Event,
     Stream,
     current_stream,
     default_stream,
+    host_compute_streams,
     set_stream,
     stream,
 )
@@ -50,12 +65,15 @@ __all__ = [
     "default_stream",
     "device",
     "device_count",
+    "device_of",
     "empty_cache",
     "fallback_counts",
     "get_amp_supported_dtype",
     "get_device_name",
     "get_device_properties",
     "get_rng_state",
+    "get_rng_state_all",
+    "host_compute_streams",
     "init",
     "initial_seed",
     "is_available",
@@ -65,46 +83,31 @@ __all__ = [
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
     "reset_fallback_counts",
     "reset_launch_count",
     "reset_peak_memory_stats",
     "seed",
+    "seed_all",
     "set_device",
+    "set_launch_blocking",
     "set_rng_state",
+    "set_rng_state_all",
     "set_stream",
     "stream",
     "synchronize",
 ]
 
-_DeviceLike = torch.device | str | int | None
-
 
 def is_available() -> bool:
     """Whether a device can be used; the emulated one always can."""
     return True
-
-
-def device_count() -> int:
-    """Number of devices: one for each process (D3.1)."""
-    return 1
-
-
-def current_device() -> int:
-    """Index of the current device."""
-    return 0
-
-
-def set_device(device: _DeviceLike) -> None:
-    """Selects the current device; only index 0 exists.
-
-    Raises:
-        ValueError: The index is not 0.
-    """
-    _index(device)
 
 
 def is_initialized() -> bool:
@@ -124,28 +127,30 @@ def _is_in_bad_fork() -> bool:
     return bool(_C.in_bad_fork())
 
 
-def synchronize(device: _DeviceLike = None) -> None:
+def synchronize(device: DeviceLike = None) -> None:
     """Waits until every stream of the device is idle.
 
     Raises:
-        ValueError: The index is not 0.
+        ValueError: There is no such device.
+        Exception: What failed on the device since the last synchronisation.
         RuntimeError: The process was forked after the device had been used.
     """
-    _index(device)
+    index = device_index(device)
     _C.initialise()
+    _C.synchronise(index)
 
 
-def get_device_name(device: _DeviceLike = None) -> str:
+def get_device_name(device: DeviceLike = None) -> str:
     """Name of the device."""
-    _index(device)
+    device_index(device)
     return "IBM Spyre (emulated)"
 
 
-def get_device_properties(device: _DeviceLike = None) -> dict[str, Any]:
+def get_device_properties(device: DeviceLike = None) -> dict[str, Any]:
     """Properties of the device: name, `total_memory` in bytes, cores (D1.1)."""
     return {
         "name": get_device_name(device),
-        "total_memory": memory_stats()["limit_bytes"],
+        "total_memory": int(_C.memory_limit()),
         "multi_processor_count": 32,
     }
 
@@ -160,34 +165,9 @@ def is_bf16_supported() -> bool:
     return True
 
 
-class device:
-    """Context manager that selects a device, as `torch.cuda.device` does."""
+def set_launch_blocking(blocking: bool) -> None:
+    """Makes every operation end before its call returns, so that errors surface where they are made.
 
-    def __init__(self, device: _DeviceLike) -> None:
-        self.idx = _index(device)
-
-    def __enter__(self) -> device:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
-
-
-def _index(device: _DeviceLike) -> int:
-    if device is None:
-        return 0
-    if isinstance(device, int):
-        index = device
-    else:
-        chosen = torch.device(device)
-        if chosen.type != "spyre":
-            raise ValueError(f"expected a spyre device, got {chosen}")
-        index = chosen.index or 0
-    if index not in (0, -1):
-        raise ValueError(f"invalid device index {index}: this process has one device, spyre:0")
-    return 0
+    ``SPYRE_LAUNCH_BLOCKING=1`` does so from the start.
+    """
+    _C.set_launch_blocking(blocking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -45,11 +46,15 @@ def _run_callbacks() -> None:
 
 
 def _apply_release() -> None:
-    from spyre_backend import capabilities
+    from spyre_backend import _C, capabilities
     from spyre_backend.device import numerics
+    from spyre_backend.runtime import dispatch
 
     numerics.apply_current()
     capabilities.on_change(numerics.apply_current)
+    dispatch.apply()
+    # Worker threads end before the interpreter does; registered late, so that it runs early.
+    atexit.register(_C.shut_down)
 
 
 def _print_through_host(name: str) -> None:

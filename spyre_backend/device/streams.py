@@ -1,8 +1,8 @@
 """Streams and events.
 
-The emulator runs an operation to its end before the call returns, so streams
-are always idle; ids and priorities follow the card (D3.3: 0 is the default
-stream, 1-32 have low and 33-64 high priority).
+Work of a stream runs in order on a worker thread of its own; what several streams have ready goes to the cores by
+priority. Ids and priorities follow the card (D3.3): 0 is the default stream, 1-32 have low and 33-64 high priority, and
+the host-compute pool begins at 65 (``TORCH_SPYRE_NUM_HOST_COMPUTE_STREAMS``, default 4). Times are simulated.
 """
 
 from __future__ import annotations
@@ -12,29 +12,40 @@ from typing import Any
 
 import torch
 
-__all__ = ["Event", "Stream", "current_stream", "default_stream", "set_stream", "stream"]
+from spyre_backend import _C
+from spyre_backend.device.selection import DeviceLike, device_index
 
-_HIGH_PRIORITY_FROM = 33
+__all__ = ["Event", "Stream", "current_stream", "default_stream", "host_compute_streams", "set_stream", "stream"]
+
+_FIRST_HOST_STREAM = 65
 
 
 class Stream(torch.Stream):
-    """A queue of operations on the device.
+    """A queue of operations on a device.
 
     Args:
-        device: The device; only `spyre:0` exists.
+        device: The device, the current one by default.
         priority: 0 for low, negative for high.
+
+    Raises:
+        ValueError: The priority is positive.
     """
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Stream:
         """Make the stream; `kwargs` are those of `torch.Stream` for an existing id."""
         if "stream_id" in kwargs:
             return super().__new__(cls, **kwargs)
-        return super().__new__(cls, device=device or "spyre", priority=priority)
+        return super().__new__(cls, device=torch.device("spyre", device_index(device)), priority=priority)
 
     @property
     def priority(self) -> int:
         """0 for a low-priority stream, -1 for a high-priority one."""
-        return -1 if self.stream_id >= _HIGH_PRIORITY_FROM else 0
+        return int(_C.stream_priority(self.stream_id))
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority: 0 and -1 (D3.3)."""
+        return 0, -1
 
 
 class _EventType(type):
@@ -47,45 +58,62 @@ class _EventType(type):
 class Event(metaclass=_EventType):
     """A mark in a stream; calling this makes a `torch.Event` of the device.
 
+    Recording an event again moves it; a stream that already waits for it still waits for the earlier mark.
+
     Args:
-        enable_timing: Whether `elapsed_time` (in milliseconds) can be asked.
+        enable_timing: Whether `elapsed_time` can be asked: milliseconds of simulated time.
     """
 
-    def __new__(cls, enable_timing: bool = False, **options: Any) -> torch.Event:  # type: ignore[misc]
+    def __new__(cls, enable_timing: bool = False, device: DeviceLike = None, **options: Any) -> torch.Event:  # type: ignore[misc]
         """Make the event; `options` are those of `torch.Event`."""
-        return torch.Event(device="spyre", enable_timing=enable_timing, **options)
+        return torch.Event(device=torch.device("spyre", device_index(device)), enable_timing=enable_timing, **options)
 
 
 def _wrap(raw: torch.Stream) -> Stream:
     return Stream(stream_id=raw.stream_id, device_index=raw.device_index, device_type=raw.device_type)
 
 
-def current_stream(device: Any = None) -> Stream:
-    """The stream that operations of this thread are queued on."""
-    return _wrap(torch.accelerator.current_stream())
+def current_stream(device: DeviceLike = None) -> Stream:
+    """The stream that this thread's operations on a device are queued on."""
+    return _wrap(torch.accelerator.current_stream(device_index(device)))
 
 
-def default_stream(device: Any = None) -> Stream:
-    """Stream 0."""
-    current = torch.accelerator.current_stream()
-    return Stream(stream_id=0, device_index=0, device_type=current.device_type)
+def default_stream(device: DeviceLike = None) -> Stream:
+    """Stream 0 of a device."""
+    raw = torch.accelerator.current_stream(device_index(device))
+    return Stream(stream_id=0, device_index=raw.device_index, device_type=raw.device_type)
+
+
+def host_compute_streams(device: DeviceLike = None) -> list[Stream]:
+    """The streams of the host-compute pool of a device."""
+    raw = torch.accelerator.current_stream(device_index(device))
+    return [
+        Stream(stream_id=_FIRST_HOST_STREAM + i, device_index=raw.device_index, device_type=raw.device_type)
+        for i in range(_C.num_host_streams())
+    ]
 
 
 def set_stream(stream: torch.Stream) -> None:
-    """Makes `stream` the current stream of this thread."""
+    """Makes `stream` this thread's current stream of its device, and its device the current one.
+
+    Raises:
+        ValueError: It is no stream of a spyre device.
+    """
+    if stream.device.type != "spyre":
+        raise ValueError(f"expected a stream of a spyre device, got one of {stream.device}")
     torch.accelerator.set_stream(stream)
 
 
 class stream:
-    """Context manager that makes a stream the current one; None changes nothing."""
+    """Context manager that makes a stream, and its device, current; None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self._stream = stream
-        self._before: Stream | None = None
+        self._before: tuple[int, Stream] | None = None
 
     def __enter__(self) -> torch.Stream | None:
         if self._stream is not None:
-            self._before = current_stream()
+            self._before = _C.current_device(), current_stream(self._stream.device_index)
             set_stream(self._stream)
         return self._stream
 
@@ -96,4 +124,6 @@ class stream:
         trace: TracebackType | None,
     ) -> None:
         if self._before is not None:
-            set_stream(self._before)
+            device, before = self._before
+            set_stream(before)
+            _C.set_current_device(device)

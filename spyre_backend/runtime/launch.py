@@ -1,6 +1,8 @@
 """Launching programs on device tensors: what Inductor's generated wrapper calls.
 
-A launch opens device memory, decodes the arguments, executes the program and encodes what it wrote.  Arguments that
+A launch is queued on a stream and returns; a worker thread then computes the correction blob of real addresses, copies
+it into the program's region and lets the program's prologue patch itself (D3.4, ``csrc/launch.cpp``).  The program
+finds its tensors at the patched addresses: the executor decodes them, runs, and encodes what it wrote.  Arguments that
 share device memory share working memory, too, so a program sees its own writes through every alias as it would on the
 card.
 """
@@ -11,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,23 +26,31 @@ from spyre_backend.emulator.fast import Plan, allocate
 from spyre_backend.emulator.numerics import dl16_decode, dl16_encode
 from spyre_backend.errors import SpyreRuntimeError, SpyreUnsupported
 from spyre_backend.program import Operand, Program, TensorSpec
-from spyre_backend.runtime import memory
 from spyre_backend.runtime.decoded import DECODED, Source
 from spyre_backend.runtime.observed import launching
-from spyre_backend.runtime.offsets import refusal_text, stick_coordinate
+from spyre_backend.runtime.offsets import STICK_ELEMENTS, refusal_text, stick_coordinate
+from spyre_backend.runtime.segments import check_segments
+from spyre_backend.runtime.timing import program_microseconds
 
 _INTERNED_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """One argument of a launch: its spec, its device memory as the host sees it, and the bytes it spans."""
+    """One argument of a launch in flight, found at the address that the program was patched with.
+
+    ``flat`` is its memory from its first to its last element as the host sees it; ``generation`` the write generation
+    of its allocation.
+    """
 
     spec: TensorSpec
-    device: Tensor
-    host: Tensor
+    flat: Tensor
     first: int
-    last: int
+    generation: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.flat.numel() * self.flat.element_size()
 
     @property
     def writes(self) -> bool:
@@ -51,52 +61,100 @@ class LoadedProgram:
     """A program ready to launch; equal programs (by digest) share one."""
 
     def __init__(self, program: Program) -> None:
-        """Prepare `program`; raises SpyreRuntimeError if it is malformed."""
+        """Prepare `program`.
+
+        Raises:
+            SpyreRuntimeError: the program is malformed.
+            SpyreUnsupported: it has more tensors, or larger ones, than the release's segments hold (D1.4).
+        """
+        release = capabilities.load(program.release)
         self.program = program
         self.digest = program.digest
-        self._plan = Plan(program)
-        self._exact: ExactPlan | None = None
         self._specs = tuple(_argument_spec(program, name) for name in program.arguments)
-        self._tables = _gather_tables(program)
-        self._aligned_inputs = not capabilities.load(program.release).settings.graph_input_mid_stick
+        check_segments(program, self._specs, release)
+        self._aligned_inputs = not release.settings.graph_input_mid_stick
+        self._honours_offset = release.settings.launch_honours_storage_offset and not release.settings.bug("issue-3770")
+        self._fast = self._launcher_for(Plan(program))
+        self._exact: _C.Launcher | None = None
+        self._timed = False
 
     def __repr__(self) -> str:
         return f"LoadedProgram({self.program.name!r}, {len(self.program.ops)} ops, digest {self.digest[:12]})"
 
+    @property
+    def num_blobs(self) -> int:
+        """Correction blobs made so far: as many as launches of this program were in flight at once (D3.4)."""
+        return self._fast.num_blobs()
+
     def launch(self, *args: Tensor) -> None:
-        """Run on device tensors in the order of ``program.arguments``; outputs and inouts are written in place.
+        """Queue a run on device tensors in the order of ``program.arguments``, on the current stream of their device.
+
+        Outputs and inouts are written in place.  What fails later surfaces at the next synchronisation.
 
         Args:
-            *args: spyre tensors with exactly the size, stride and dtype of their TensorSpec; any storage offset.
+            *args: spyre tensors of one device with exactly the size, stride and dtype of their TensorSpec; any storage
+                offset.
 
         Raises:
-            SpyreRuntimeError: an argument does not fit its spec, or an operation failed.
+            SpyreRuntimeError: an argument does not fit its spec.
         """
+        if not self._timed:
+            self._fast.set_microseconds(program_microseconds(self.program))
+            self._timed = True
+        launcher = self._fast if current_executor() == "fast" else self._exact_launcher()
+        with launching(self.program):
+            fits = launcher.launch(*args)
+        if not fits:
+            self._refuse(args)
+
+    def _launcher_for(self, plan: Plan | ExactPlan) -> _C.Launcher:
+        return _C.Launcher(
+            self.program.name,
+            [_native_spec(spec, self._aligned_inputs) for spec in self._specs],
+            _Execution(self.program, plan, self._specs) if self.program.ops else None,
+            honours_offset=self._honours_offset,
+        )
+
+    def _exact_launcher(self) -> _C.Launcher:
+        """The launcher of the exact executor, made when it is first wanted."""
+        if self._exact is None:
+            self._exact = self._launcher_for(ExactPlan(self.program))
+            self._exact.set_microseconds(program_microseconds(self.program))
+        return self._exact
+
+    def _refuse(self, args: tuple[object, ...]) -> NoReturn:
+        """Say which argument does not fit."""
+        name = self.program.name
         if len(args) != len(self._specs):
             raise SpyreRuntimeError(
-                f"program {self.program.name!r} takes {len(self._specs)} arguments "
+                f"program {name!r} takes {len(self._specs)} arguments "
                 f"({', '.join(self.program.arguments)}), got {len(args)}"
             )
         for position, (arg, spec) in enumerate(zip(args, self._specs, strict=True)):
-            _check(self.program.name, position, arg, spec)
-            if self._aligned_inputs and stick_coordinate(arg):
-                raise _misaligned(arg, spec)
-        with launching(self.program), torch.no_grad(), memory.device_access():
-            arguments = [_bind(arg, spec) for arg, spec in zip(args, self._specs, strict=True)]
-            tensors, fresh = self._working_tensors(arguments)
-            self._chosen_plan().run(tensors, fresh)
-            for argument in arguments:
-                if argument.writes and argument.device.numel():
-                    _write_back(argument, tensors[argument.spec.name])
-        _C.record_launch()
+            tensor = _check(name, position, arg, spec)
+            if self._aligned_inputs and stick_coordinate(tensor):
+                raise _misaligned(tensor, spec)
+        devices = ", ".join(sorted({str(arg.device) for arg in args if isinstance(arg, Tensor)}))
+        raise SpyreRuntimeError(f"program {name!r} got arguments on {devices}; a program runs on one device")
 
-    def _chosen_plan(self) -> Plan | ExactPlan:
-        """The plan of the executor that this context chose; the exact one is made when it is first wanted."""
-        if current_executor() == "fast":
-            return self._plan
-        if self._exact is None:
-            self._exact = ExactPlan(self.program)
-        return self._exact
+
+class _Execution:
+    """What a launch computes, on a worker thread, once its addresses are patched."""
+
+    def __init__(self, program: Program, plan: Plan | ExactPlan, specs: tuple[TensorSpec, ...]) -> None:
+        self._name = program.name
+        self._plan = plan
+        self._specs = specs
+        self._tables = _gather_tables(program)
+
+    def __call__(self, views: list[Tensor], addresses: list[int], generations: list[int]) -> None:
+        arguments = [_Argument(*item) for item in zip(self._specs, views, addresses, generations, strict=True)]
+        with torch.no_grad():
+            tensors, fresh = self._working_tensors(arguments)
+            self._plan.run(tensors, fresh)
+            for argument in arguments:
+                if argument.writes and argument.flat.numel():
+                    _write_back(argument, tensors[argument.spec.name])
 
     def _working_tensors(self, arguments: Sequence[_Argument]) -> tuple[dict[str, Tensor], frozenset[str]]:
         """Decoded memory of each argument, and the names of the outputs that the executor may allocate itself."""
@@ -105,10 +163,10 @@ class LoadedProgram:
         for group in _overlapping(arguments):
             first = group[0]
             if len(group) > 1 and any(argument.writes for argument in group):
-                _decode_shared(self.program.name, group, tensors)
+                _decode_shared(self._name, group, tensors)
             elif first.spec.kind == "output":
                 fresh.add(first.spec.name)
-                if not first.device.numel():
+                if not first.flat.numel():
                     tensors[first.spec.name] = allocate(first.spec, filled=True)
             else:
                 for argument in group:
@@ -116,15 +174,13 @@ class LoadedProgram:
         return tensors, frozenset(fresh)
 
     def _decode(self, argument: _Argument) -> Tensor:
-        name = argument.spec.name
-        flat = _flat(argument)
-        if name in self._tables:
+        spec, flat = argument.spec, argument.flat
+        if spec.name in self._tables:
             return flat
-        if argument.spec.kind == "input" and argument.spec.dtype in DL16_DTYPES:
-            return DECODED.get(Source.of(argument.device, argument.spec), lambda: dl16_decode(flat))
-        working = (
-            dl16_decode(flat) if argument.spec.dtype in DL16_DTYPES else flat.to(TORCH_DTYPES[argument.spec.dtype])
-        )
+        if spec.kind == "input" and spec.dtype in DL16_DTYPES:
+            source = Source(argument.first, spec.storage_elements, spec.dtype, argument.generation)
+            return DECODED.get(source, lambda: dl16_decode(flat))
+        working = dl16_decode(flat) if spec.dtype in DL16_DTYPES else flat.to(TORCH_DTYPES[spec.dtype])
         return working.clone() if argument.writes and working.data_ptr() == flat.data_ptr() else working
 
 
@@ -193,8 +249,20 @@ def _gather_tables(program: Program) -> frozenset[str]:
     return frozenset((tables - others) & narrow)
 
 
-def _check(program: str, position: int, arg: object, spec: TensorSpec) -> None:
-    """Refuse an argument that the program was not compiled for."""
+def _native_spec(spec: TensorSpec, aligned: bool) -> _C.ArgumentSpec:
+    dtype = getattr(torch, spec.dtype)
+    return _C.ArgumentSpec(
+        sizes=list(spec.size),
+        strides=list(spec.stride),
+        dtype=dtype,
+        writes=spec.kind in ("output", "inout"),
+        elements=spec.storage_elements,
+        per_stick=STICK_ELEMENTS.get(dtype, 0) if aligned else 0,
+    )
+
+
+def _check(program: str, position: int, arg: object, spec: TensorSpec) -> Tensor:
+    """The argument, if the program was compiled for it."""
     if not isinstance(arg, Tensor):
         problem = f"is a {type(arg).__name__}, not a tensor"
     elif arg.device.type != "spyre":
@@ -206,7 +274,7 @@ def _check(program: str, position: int, arg: object, spec: TensorSpec) -> None:
     elif not _same_strides(arg, spec):
         problem = f"has strides {list(arg.stride())}, compiled for {list(spec.stride)}"
     else:
-        return
+        return arg
     raise SpyreRuntimeError(f"program {program!r}, argument {position} ({spec.name!r}) {problem}")
 
 
@@ -226,24 +294,6 @@ def _same_strides(arg: Tensor, spec: TensorSpec) -> bool:
     if arg.numel() == 0:
         return True
     return all(a == s for n, a, s in zip(spec.size, arg.stride(), spec.stride, strict=True) if n > 1)
-
-
-def _bind(arg: Tensor, spec: TensorSpec) -> _Argument:
-    device = arg.detach()
-    first = device.data_ptr()
-    return _Argument(
-        spec=spec,
-        device=device,
-        host=memory.host_view(device, write=False),
-        first=first,
-        last=first + spec.storage_elements * device.element_size(),
-    )
-
-
-def _flat(argument: _Argument) -> Tensor:
-    """The argument's memory from its first to its last element, as a flat host tensor."""
-    host = argument.host
-    return host.as_strided((argument.spec.storage_elements,), (1,), host.storage_offset())
 
 
 def _overlapping(arguments: Sequence[_Argument]) -> list[list[_Argument]]:
@@ -266,7 +316,7 @@ def _decode_shared(program: str, group: Sequence[_Argument], tensors: dict[str, 
     kinds = {(argument.spec.dtype in DL16_DTYPES, TORCH_DTYPES[argument.spec.dtype]) for argument in group}
     if len(kinds) > 1:
         raise SpyreRuntimeError(f"program {program!r}: arguments {names} share memory but not the number format")
-    width = first.device.element_size()
+    width = first.flat.element_size()
     count = (max(argument.last for argument in group) - first.first) // width
     shared = torch.empty((count,), dtype=TORCH_DTYPES[first.spec.dtype], device="cpu")
     for argument in group:
@@ -274,15 +324,15 @@ def _decode_shared(program: str, group: Sequence[_Argument], tensors: dict[str, 
         if odd:
             raise SpyreRuntimeError(f"program {program!r}: arguments {names} share memory at half an element")
         working = shared[start : start + argument.spec.storage_elements]
-        flat = _flat(argument)
+        flat = argument.flat
         working.copy_(dl16_decode(flat) if argument.spec.dtype in DL16_DTYPES else flat)
         tensors[argument.spec.name] = working
 
 
 def _write_back(argument: _Argument, working: Tensor) -> None:
     """Encode the elements that belong to the tensor, and only these, into device memory."""
-    spec, host = argument.spec, argument.host
+    spec = argument.spec
     if spec.dtype in DL16_DTYPES:
         working = dl16_encode(working)
+    host = argument.flat.as_strided(spec.size, spec.stride)
     host.copy_(working.as_strided(spec.size, spec.stride, working.storage_offset()))
-    memory.mark_written(argument.device)

@@ -1,21 +1,78 @@
-"""Events: record, query, wait, elapsed time."""
+"""Events: record, query, wait, elapsed simulated time."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 import torch
 
+from tests.device.gates import Gate, work
 
-def test_elapsed_time_is_in_milliseconds_and_in_order() -> None:
-    first, second = torch.spyre.Event(enable_timing=True), torch.spyre.Event(enable_timing=True)
+
+def timed() -> torch.Event:
+    return torch.spyre.Event(enable_timing=True)
+
+
+def launch_cost() -> float:
+    from spyre_backend.emulator import clock
+
+    return clock.launch_time("direct") / 1000
+
+
+def test_elapsed_time_is_the_simulated_time_between_two_marks() -> None:
+    first, second = timed(), timed()
+    torch.spyre.synchronize()
     first.record()
-    time.sleep(0.02)
+    work("work", lambda: None, microseconds=1500).launch()
     second.record()
     second.synchronize()
-    assert 19 <= first.elapsed_time(second) < 5000
-    assert second.elapsed_time(first) < 0
+    assert first.elapsed_time(second) == pytest.approx(1.5 + launch_cost(), rel=1e-9)
+    assert second.elapsed_time(first) == -first.elapsed_time(second)
+
+
+def test_simulated_time_is_the_same_in_every_run() -> None:
+    def run() -> float:
+        first, second = timed(), timed()
+        torch.spyre.synchronize()
+        first.record()
+        x = torch.ones(64, 64, dtype=torch.float16, device="spyre")
+        (x @ x).relu().cpu()
+        second.record()
+        return first.elapsed_time(second)
+
+    run()  # compiles
+    assert run() == pytest.approx(run(), rel=1e-9)
+
+
+def test_copies_overlap_with_computation_and_computation_does_not_with_itself() -> None:
+    torch.spyre.synchronize()
+    begin = torch.spyre.current_stream().record_event(timed())
+    host = torch.zeros(1 << 20, dtype=torch.float16).pin_memory()
+    device = torch.empty(1 << 20, dtype=torch.float16, device="spyre")
+    ends = []
+    for stream in (torch.spyre.Stream(), torch.spyre.Stream(), torch.spyre.Stream()):
+        with stream:
+            if len(ends) < 2:
+                work("work", lambda: None, microseconds=5000).launch()
+            else:
+                device.copy_(host, non_blocking=True)
+            ends.append(stream.record_event(timed()))
+    torch.spyre.synchronize()
+    one, two, copied = (begin.elapsed_time(end) for end in ends)
+    assert one == pytest.approx(5 + launch_cost(), rel=1e-9)
+    assert two == pytest.approx(2 * one, rel=1e-9)
+    assert copied < one
+
+
+def test_a_wait_moves_the_waiting_stream_in_simulated_time() -> None:
+    torch.spyre.synchronize()
+    first, second = torch.spyre.Stream(), torch.spyre.Stream()
+    with first:
+        work("work", lambda: None, microseconds=700).launch()
+    mark = first.record_event(timed())
+    second.wait_event(mark)
+    after = second.record_event(timed())
+    torch.spyre.synchronize()
+    assert mark.elapsed_time(after) == 0
 
 
 def test_query_and_wait() -> None:
@@ -28,10 +85,27 @@ def test_query_and_wait() -> None:
     stream.wait_event(event)
 
 
+def test_recording_again_moves_the_event_and_not_who_waits_already() -> None:
+    first, second, waiting = (torch.spyre.Stream() for _ in range(3))
+    event = torch.spyre.Event()
+    event.record(first)
+    waiting.wait_event(event)
+    gate = Gate()
+    with second:
+        gate.launch()
+        event.record(second)
+    assert not event.query()
+    waiting.synchronize()
+    gate.open()
+    event.synchronize()
+    assert event.query()
+
+
 def test_streams_record_events() -> None:
     event = torch.spyre.Stream().record_event()
     assert event.device == torch.device("spyre:0")
     assert event.query()
+    assert isinstance(event, torch.spyre.Event)
 
 
 def test_timing_must_have_been_asked_for() -> None:
@@ -42,11 +116,15 @@ def test_timing_must_have_been_asked_for() -> None:
         first.elapsed_time(second)
 
 
-def test_elapsed_time_needs_both_records() -> None:
-    first, second = torch.spyre.Event(enable_timing=True), torch.spyre.Event(enable_timing=True)
+def test_elapsed_time_needs_both_records_and_their_end() -> None:
+    first, second = timed(), timed()
     first.record()
     with pytest.raises((RuntimeError, ValueError), match="record"):
         first.elapsed_time(second)
+    with Gate():
+        second.record()
+        with pytest.raises(RuntimeError, match="completed"):
+            first.elapsed_time(second)
 
 
 def test_generic_events() -> None:

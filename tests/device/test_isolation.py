@@ -84,9 +84,9 @@ def test_callbacks_run_at_the_first_use() -> None:
 def test_meta_and_fake_tensors_of_the_device() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    allocated = torch.spyre.memory_stats()["allocation.allocated"]
+    allocated = torch.spyre.memory_stats()["allocation.all.allocated"]
     with FakeTensorMode():
         fake = torch.ones(2, 3, dtype=torch.float16, device="spyre")
         assert fake.device.type == "spyre"
         assert (fake @ fake.t()).shape == (2, 2)
-    assert torch.spyre.memory_stats()["allocation.allocated"] == allocated
+    assert torch.spyre.memory_stats()["allocation.all.allocated"] == allocated

@@ -116,12 +116,12 @@ def test_peak_and_counts() -> None:
     a, b = (torch.empty(6400, dtype=torch.float16, device="spyre") for _ in range(2))
     del a
     after = torch.spyre.memory_stats()
-    assert after["allocated_bytes.peak"] - start["allocated_bytes.current"] == 2 * 12800
-    assert after["allocated_bytes.current"] - start["allocated_bytes.current"] == 12800
-    assert after["allocation.allocated"] - start["allocation.allocated"] == 2
-    assert after["allocation.freed"] - start["allocation.freed"] == 1
+    assert after["allocated_bytes.all.peak"] - start["allocated_bytes.all.current"] == 2 * 12800
+    assert after["allocated_bytes.all.current"] - start["allocated_bytes.all.current"] == 12800
+    assert after["allocation.all.allocated"] - start["allocation.all.allocated"] == 2
+    assert after["allocation.all.freed"] - start["allocation.all.freed"] == 1
     free, total = torch.spyre.mem_get_info()
-    assert total - free == after["allocated_bytes.current"]
+    assert total - free == after["allocated_bytes.all.current"]
     del b
 
 
@@ -133,7 +133,7 @@ def test_freed_blocks_are_used_again_and_coalesce() -> None:
             del keep[::2]
             del keep
     torch.spyre.empty_cache()
-    assert torch.spyre.memory_reserved() - reserved <= 1 << 30
+    assert torch.spyre.memory_reserved() - reserved <= 12 << 30
 
 
 def test_overlapping_allocations_never_happen() -> None:
@@ -159,7 +159,10 @@ def test_exhaustion_collects_garbage_then_says_how_much_was_asked() -> None:
         "    print(str(error).splitlines()[0])\n"
     )
     result = run_python(script, SPYRE_BACKEND_MEMORY_BYTES="3000000")
-    assert "All memory regions exhausted (RAS 0x340f). RequestedBytes: 2800000" in result.stdout, result.stderr
+    assert "All memory regions exhausted (RAS 0x340f) on spyre:0. RequestedBytes: 2800000" in result.stdout, (
+        result.stderr
+    )
+    assert "free: 1400000, largest free block: 1400000, capacity: 3000000" in result.stdout
 
 
 def test_threads_allocate_and_copy() -> None:
@@ -182,11 +185,9 @@ def test_threads_allocate_and_copy() -> None:
     assert not _C.memory_is_open()
 
 
-def test_pinned_memory_is_refused() -> None:
+def test_device_memory_cannot_be_pinned() -> None:
     with pytest.raises(RuntimeError, match="pinned"):
         torch.empty(2, device="spyre", pin_memory=True)
-    with pytest.raises(RuntimeError, match="pinned"):
-        torch.ones(2).pin_memory("spyre")
 
 
 def test_every_write_changes_the_generation_and_reads_do_not() -> None:
