@@ -30,6 +30,12 @@ def register(name: str) -> None:
     """Makes `torch.device(name)`, `torch.<name>` and `Tensor.<name>()` work."""
     backend_registration.rename_privateuse1_backend(name)
     from spyre_backend import _C
+
+    if not hasattr(_C, "Launcher"):
+        raise ImportError(
+            "the native part of spyre_backend is older than its Python part; build it again with "
+            "`pip install --no-build-isolation -e .`, or `python setup.py build_ext --inplace` in the checkout"
+        )
     from spyre_backend.device import module
 
     torch._register_device_module(name, module)  # type: ignore[no-untyped-call]

@@ -289,5 +289,8 @@ def test_launches_use_the_chosen_executor() -> None:
     x, y = (torch.zeros(4, 100, dtype=torch.float16, device="spyre") for _ in range(2))
     loaded = LoadedProgram(made)
     loaded.launch(x, y)
-    with executor("exact"), pytest.raises(RuntimeError, match="overwrite 't'"):
+    torch.spyre.synchronize()
+    with executor("exact"):
         loaded.launch(x, y)
+    with pytest.raises(RuntimeError, match="overwrite 't'"):
+        torch.spyre.synchronize()
