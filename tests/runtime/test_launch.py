@@ -208,9 +208,7 @@ def test_a_failed_launch_changes_nothing_and_surfaces_at_the_next_synchronisatio
     result = torch.full((1, 2), 7.0, dtype=torch.float16, device="spyre")
     values, index = torch.ones(4, 2, dtype=torch.float16, device="spyre"), torch.tensor([9], device="spyre")
     loaded(made).launch(values, index, result)
-    with pytest.raises(
-        SpyreRuntimeError, match=r"index 9 is outside(.|\n)*launched at .*test_launch.py"
-    ):
+    with pytest.raises(SpyreRuntimeError, match=r"index 9 is outside(.|\n)*launched at .*test_launch.py"):
         torch.spyre.synchronize()
     assert result.cpu().tolist() == [[7.0, 7.0]]
 
