@@ -16,11 +16,12 @@ from torch import Tensor
 from spyre_backend.capabilities import load
 from spyre_backend.capabilities.model import Numerics
 from spyre_backend.emulator.context import TORCH_DTYPES, ExecutionError
-from spyre_backend.emulator.exact_access import Ranges, StickAccess
+from spyre_backend.emulator.exact_access import Ranges, Region, StickAccess
 from spyre_backend.emulator.exact_errors import (
     AddressError,
     CapacityError,
     ExactExecutionError,
+    PaddingError,
     UninitialisedError,
 )
 from spyre_backend.emulator.exact_kernels import REDUCTIONS, finish, join_cores, multiply_tile, reduce_tile
@@ -31,6 +32,7 @@ from spyre_backend.emulator.exact_plan import (
     lives,
     pool_sticks,
     prepare_op,
+    tail_lanes,
 )
 from spyre_backend.emulator.exact_state import State
 from spyre_backend.emulator.exact_tiles import tile_extents, tiles
@@ -38,6 +40,9 @@ from spyre_backend.emulator.fast import allocate, finished
 from spyre_backend.emulator.plan import failure, prepare
 from spyre_backend.emulator.primitives import TOPK
 from spyre_backend.program import Program
+
+_NO_LANE_BY_LANE = frozenset({"gather", "LxRelayout", "ReStickifyOpHBM"})
+"""Operations whose lanes are not those of their operands: what they leave in padding is a setting, or a copy."""
 
 Observer = Callable[[ExactOp, State, bool], None]
 """Called before (False) and after (True) each operation with the memory as it is then."""
@@ -177,6 +182,7 @@ class _OpRun:
             if self.op.name in TOPK:
                 ranges = (*part, range(self.item.write.dims[-1]))
             result, _ = finished(result, self.item.step, fresh=False)
+            self._check_zeros(owner, part)
             write = self.item.write
             region = write.region(ranges)
             self.state.write(self.item, owner, region, write.untile(result, region, ranges))
@@ -254,7 +260,49 @@ class _OpRun:
             wanted = TORCH_DTYPES[access.layout.spec.dtype]
             return torch.zeros([len(r) for r in ranges], dtype=wanted)
         region = access.region(ranges)
-        return access.tile(self.state.read(self.item, core, access.tensor, region), region)
+        tile = access.tile(self.state.read(self.item, core, access.tensor, region), region)
+        self._check_tail(access, core, region, ranges)
+        return tile
+
+    def _check_tail(self, access: StickAccess, core: int, region: Region, ranges: Ranges) -> None:
+        """A reduction that masks nothing adds the lanes behind its last element: they must be zero."""
+        lanes = tail_lanes(self.op, access)
+        if not lanes or self.op.attrs.get("masked_lanes"):
+            return
+        if access.stick is not None and ranges[access.stick].stop == access.extent:
+            behind = access.beyond(self.state.peek(core, access.tensor, region), region, lanes)
+            if behind is not None and bool((behind != 0).any()):
+                raise PaddingError(
+                    f"the reduction takes in {lanes} lanes of garbage behind its last element",
+                    core=core,
+                    tensor=access.tensor,
+                )
+
+    def _check_zeros(self, core: int, part: Ranges) -> None:
+        """Padding that is said to be zero is what the operation makes of its operands' padding: compute it."""
+        write = self.item.write
+        stick, spec = write.stick, write.layout.spec
+        if spec.padding != "zero" or self.op.reduced or self.op.name in _NO_LANE_BY_LANE or stick is None:
+            return
+        lanes = -(write.lane + write.extent) % write.eps
+        if not lanes or part[stick].stop != write.extent:
+            return
+        edge = (*part[:stick], range(write.extent - 1, write.extent), *part[stick + 1 :])
+        operands: list[Tensor] = []
+        for index, access in enumerate(self.item.reads):
+            if access is None or access.stick != stick:
+                operands.append(self._load(index, core, edge))
+                continue
+            region = access.region(edge)
+            behind = access.beyond(self.state.peek(core, access.tensor, region), region, lanes)
+            if behind is None or access.eps != write.eps:
+                return
+            operands.append(behind)
+        made, _ = finished(self.item.step.function(self.context, *operands), self.item.step, fresh=False)
+        if bool((made != 0).any()):
+            raise PaddingError(
+                "its padding is said to be zero, but becomes something else", core=core, tensor=spec.name
+            )
 
     def _gather(self, core: int, ranges: Ranges) -> Tensor:
         """Elements of the table that the index points at, each read from the stick where it lies."""

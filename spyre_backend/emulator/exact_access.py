@@ -153,6 +153,14 @@ class StickAccess:
         lanes = values.reshape(*region.shape[:-1], -1)
         return self._by_loop(lanes.narrow(-1, region.first, region.length))
 
+    def beyond(self, values: Tensor, region: Region, count: int) -> Tensor | None:
+        """The `count` lanes behind the last one of `region`, as a tile; None if they are not all in its last stick."""
+        start = (region.first + region.length - 1) % self.eps + 1
+        if start + count > self.eps:
+            return None
+        last = values.reshape(*region.shape, self.eps).select(-2, -1)
+        return self._by_loop(last.narrow(-1, start, count))
+
     def _by_loop(self, lanes: Tensor) -> Tensor:
         order = [*self.others, *([] if self.stick is None else [self.stick])]
         if self.stick is None:

@@ -105,6 +105,10 @@ class Share:
             self._check_written(places, first, length, blocks)
         return self.layout.decode(self._rows[places + self.first])
 
+    def peek(self, sticks: Tensor) -> Tensor:
+        """Decoded sticks [n, eps] as they are, whether written or not: what the lanes of the hardware see."""
+        return self.layout.decode(self._rows[self.positions(sticks) + self.first])
+
     def rows(self) -> Tensor:
         """The sticks as they are, in the device's format."""
         return self._rows[self.first : self.first + self.count]

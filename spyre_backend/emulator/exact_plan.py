@@ -14,7 +14,7 @@ import torch
 
 from spyre_backend.capabilities.model import Limits
 from spyre_backend.emulator.exact_access import Ranges, StickAccess
-from spyre_backend.emulator.exact_errors import AddressError, CapacityError, SliceError, StickError
+from spyre_backend.emulator.exact_errors import AddressError, CapacityError, PaddingError, SliceError, StickError
 from spyre_backend.emulator.exact_layout import STICK_BYTES, DeviceLayout
 from spyre_backend.emulator.plan import Step
 from spyre_backend.emulator.primitives import TOPK
@@ -25,6 +25,10 @@ DEVICE_MEMORY_ONLY = frozenset({"ReStickifyOpHBM", "gather"})
 """Operations that the scratchpad does not serve: restickify and indirect accesses (D4.5)."""
 _ANY_STICK = frozenset({"identity", "ReStickifyOpHBM", "gather", "LxRelayout"})
 """Operations whose operands may run along other loops than their result (D2.4)."""
+
+
+ZERO_IS_IDENTITY = frozenset({"sum", "mean", "any", "exx2_mean", "exx2_meansq"})
+"""Reductions that lanes of zeros do not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ def prepare_op(
             error.core = next((c for c, rs in slices if _inside(error.loops, rs)), None)
         raise
     _check_sticks(op, reads, write)
+    _check_mask(op, reads)
     return ExactOp(
         position=position,
         op=op,
@@ -153,6 +158,23 @@ def _check_sticks(op: Op, reads: Sequence[StickAccess | None], write: StickAcces
                 f"loop {access.stick} runs along its stick, loop {write.stick} along that of {write.tensor!r}",
                 tensor=access.tensor,
             )
+
+
+def tail_lanes(op: Op, access: StickAccess | None) -> int:
+    """Lanes of the last stick that a reduction along the stick takes in beyond its elements; 0 if it has none."""
+    if access is None or access.stick is None or access.stick < len(op.dims) - op.reduced or op.name == "batchmatmul":
+        return 0
+    return -(access.lane + access.extent) % access.eps
+
+
+def _check_mask(op: Op, reads: Sequence[StickAccess | None]) -> None:
+    """A reduction along the stick masks exactly the lanes beyond its elements, or adds zeros up (D2.3)."""
+    lanes = tail_lanes(op, reads[0] if reads else None)
+    masked = op.attrs.get("masked_lanes", 0)
+    if masked not in (0, lanes):
+        raise PaddingError(f"{masked} lanes are masked, {lanes} are beyond the elements", tensor=op.output.tensor)
+    if lanes and not masked and op.name not in ZERO_IS_IDENTITY:
+        raise PaddingError(f"{op.name} takes in {lanes} lanes beyond its elements", tensor=op.output.tensor)
 
 
 def _groups(

@@ -99,6 +99,11 @@ class State:
             raise kind(f"this core holds nothing of it; {held}", core=core, tensor=name, address=address)
         return shares[core].read(region.sticks, region.first, region.length, blocks)
 
+    def peek(self, core: int, name: str, region: Region) -> Tensor:
+        """Decoded sticks of a region that `core` has read already, with whatever is in lanes without elements."""
+        share = self._scratch[name][core] if name in self.residents else self._device[name]
+        return share.peek(region.sticks)
+
     def _over_ring(self, name: str, core: int, region: Region) -> Tensor:
         """Sticks collected from the cores that hold them (D7.6)."""
         layout = self.layouts[name]

@@ -72,13 +72,15 @@ def run_exact(made: Program, **given: Tensor) -> dict[str, Tensor]:
     return tensors
 
 
-def row_sum(size: tuple[int, int], dims: tuple[int, int] | None = None, **rest: Any) -> Program:
-    """`y[i] = sum(x[i, :])`, sparse, over ``dims`` if they should differ from the size."""
+def row_sum(size: tuple[int, int], dims: tuple[int, int] | None = None, mask: int | None = -1, **rest: Any) -> Program:
+    """`y[i] = sum(x[i, :])`, sparse, over ``dims`` if they should differ from the size, all padding lanes masked."""
     dims = size if dims is None else dims
+    mask = -dims[1] % 64 if mask == -1 else mask
     x, y = spec("x", "input", size, **rest), spec("y", "output", dims[:1], order=(0, -1))
     read = whole(x, dims)
     write = Operand(tensor="y", strides=(1 if size[0] > 1 else 0, 0), offset=0, dtype="float16", stick=None)
-    return program((x, y), op("sum", dims, (read,), write, 1))
+    mask = {} if mask is None else {"masked_lanes": mask}
+    return program((x, y), op("sum", dims, (read,), write, 1, **mask))
 
 
 def matmul(rows: int, columns: int, length: int, split: tuple[int, int, int], **rest: Any) -> Program:

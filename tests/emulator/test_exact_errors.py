@@ -177,6 +177,28 @@ def test_zero_padding_may_be_read() -> None:
     assert torch.equal(got, expected)
 
 
+def test_a_reduction_takes_whole_sticks_in() -> None:
+    error = refused(row_sum((5, 100), mask=None), PaddingError)
+    assert (error.op, error.core, error.tensor) == (0, 0, "x")
+    assert "28 lanes of garbage" in error.detail
+    x = values(row_sum((5, 100)).tensors[0])
+    zeros = run_exact(row_sum((5, 100), mask=None, padding="zero"), x=x)
+    assert torch.equal(zeros["y"], run_exact(row_sum((5, 100)), x=x)["y"])
+    assert "27 lanes are masked, 28" in refused(row_sum((5, 100), mask=27), PaddingError).detail
+    made = row_sum((5, 100), mask=None, padding="zero")
+    made = dataclasses.replace(made, ops=(dataclasses.replace(made.ops[0], name="max"),))
+    assert "max takes in 28 lanes" in refused(made, PaddingError).detail
+
+
+def test_padding_said_to_be_zero_must_become_zero() -> None:
+    """exp(0) is 1, and what garbage makes is garbage; the negative of zero is zero."""
+    zero = {"padding": "zero"}
+    run_exact(chain(x=zero, t=zero))
+    error = refused(chain(x=zero, t=zero, u=zero), PaddingError)
+    assert (error.op, error.core, error.tensor) == (1, 0, "u")
+    assert refused(chain(t=zero), PaddingError).tensor == "t"
+
+
 def test_padding_is_never_written() -> None:
     size = (4, 100)
     y = Operand(tensor="y", strides=(100, 1), offset=0, dtype="float16", stick=1)
