@@ -1,7 +1,11 @@
 """Runs the exact executor and compares every single operation with the fast one, on the very inputs that it had.
 
-What only moves, selects or computes elements must agree to the bit.  Sums may differ, because the card adds partial
-sums in another order; by how much is derived, not guessed:
+What moves, selects or computes elements must agree to the bit, but for special functions: the host's vector and scalar
+code for them differ in the last bits of fp32 by where an element lies, which may turn one rounding to DL16 over (one
+unit in the last place, 2^-9; of fp32, four).  GELU is x/2 (1 + erf): where that cancels, the last bit of erf (2^-24)
+leaves x 2^-24 between two executors; twice that is allowed.
+
+Sums may differ, because the card adds partial sums in another order; by how much is derived, not guessed:
 
 Both executors sum blocks of at most 64 terms in fp32, round each block's sum to DL16 (relative error u = 2^-10), and
 add the rounded sums, rounding each time.  Let M be the largest magnitude of the sum of any consecutive blocks.  Block
@@ -33,6 +37,9 @@ from spyre_backend.emulator.plan import Access
 from spyre_backend.program import Operand, Program
 from spyre_backend.slices import cores_used
 
+SPECIAL = frozenset(
+    {"exp", "log", "tanh", "sigmoid", "silu", "gelu", "softplus", "sqrt", "rsqrt", "reciprocal", "layernormscale"}
+)
 SUMS = frozenset({"sum", "mean", "exx2_mean", "exx2_meansq", "batchmatmul", "prod"})
 
 
@@ -63,6 +70,15 @@ class Lockstep:
         view = item.step.output
         got, expected = (view.view({view.tensor: t}) for t in (got, expected))
         same = (got == expected) | (got.isnan() & expected.isnan())
+        if item.op.name in SPECIAL:
+            unit = 2.0**-9 if item.step.context.dl16 else 2.0**-21
+            bound = unit * expected.double().abs()
+            given = item.step.inputs[0]
+            if item.op.name == "gelu" and isinstance(given, Access):
+                bound = bound + 2.0**-23 * given.view(before).double().abs()
+            good = same | ((got.double() - expected.double()).abs() <= bound)
+            assert bool(good.all()), _report(item, got, expected, good)
+            return
         if item.op.name not in SUMS or not got.is_floating_point():
             assert bool(same.all()), _report(item, got, expected, same)
             return
