@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hf_adapters.corpus.aliases import stock_values
 from hf_adapters.corpus.architectures import config_from
 from hf_adapters.corpus.errors import ConfigInvalid, RemoteCodeRequired
 from hf_adapters.corpus.profiles import Profile, load_profiles
@@ -67,6 +68,7 @@ def profile_of(values: Mapping[str, Any], name: str, *, allow_remote_code: bool 
         RemoteCodeRequired: stock transformers has not the class, but the repository does.
         ConfigInvalid: transformers does not know the model type, or refuses a value.
     """
+    values = stock_values(values, name)
     model_type = values["model_type"]
     remote = _remote_class(values)
     if remote and not allow_remote_code:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_adapters.corpus.aliases import is_alias
 from hf_adapters.corpus.architectures import count_parameters, declared, text_tower
 from hf_adapters.corpus.build import BuiltModel
 from hf_adapters.corpus.errors import WeightsInvalid
 from hf_adapters.corpus.signature import structural_signature
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from hf_adapters.corpus.references import ModelRef
+
+#: Weights of heads, which an encoder does not have.
+_HEADS = ("lm_head.", "classifier.", "score.")
 
 
 def load_real(found: ModelRef, *, seed: int, max_elements: int, release: str | None) -> BuiltModel | None:
@@ -34,7 +39,8 @@ def load_real(found: ModelRef, *, seed: int, max_elements: int, release: str | N
     model_class, config, left_out = text_tower(*declared(found.profile))
     if count_parameters(model_class, config) > max_elements:
         return None
-    model = _from_pretrained(model_class, _weights_folder(found), seed)
+    alias = is_alias(_declared_type(found.folder))
+    model = _from_pretrained(model_class, _weights_folder(found), seed, config if alias else None)
     return _built(found, model, signature, seed, left_out)
 
 
@@ -68,17 +74,43 @@ def _weights_folder(found: ModelRef) -> Path:
     return download_weights(found.model_id, found.revision, found.folder)
 
 
-def _from_pretrained(model_class: type[PreTrainedModel], folder: Path, seed: int) -> PreTrainedModel:
+def _declared_type(folder: Path) -> str:
+    from hf_adapters.corpus.match import parse_config
+
+    path = folder / "config.json"
+    return str(parse_config(path.read_bytes(), str(path))["model_type"])
+
+
+def _from_pretrained(
+    model_class: type[PreTrainedModel], folder: Path, seed: int, config: PretrainedConfig | None = None
+) -> PreTrainedModel:
+    """Load weights; with a config of our own, every weight but those of heads has to find its place."""
+    given = {} if config is None else {"config": config}
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            model = model_class.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+            model, info = model_class.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True, output_loading_info=True, **given
+            )
     except Exception as error:  # readers of weight files raise whatever their format needs
         raise WeightsInvalid(
             f"the weights in {folder} cannot be loaded as {model_class.__name__}: {type(error).__name__}: {error}",
             hint="the files may be cut off, or of another model",
         ) from error
+    if config is not None:
+        _refuse_strangers(model_class, folder, info)
     return model.eval()
+
+
+def _refuse_strangers(model_class: type[PreTrainedModel], folder: Path, info: Mapping[str, Any]) -> None:
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
+    unexpected = sorted(name for name in info["unexpected_keys"] if not name.startswith(_HEADS))
+    if missing or unexpected:
+        raise WeightsInvalid(
+            f"the weights in {folder} are not those of {model_class.__name__}: missing {missing[:3] or 'none'}, "
+            f"unexpected {unexpected[:3] or 'none'}",
+            hint="a weight that is not found would be random",
+        )
 
 
 def _with_remote_code(found: ModelRef, seed: int) -> PreTrainedModel:

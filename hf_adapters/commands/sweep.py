@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,9 +94,10 @@ def sweep(
         memory_bytes = parse_size(memory) if memory is not None else 0
     except ValueError as error:
         raise UserError(f"--memory: {error}") from None
+    releases = [release_name(name) for name in _split([backend_release or ""])] or [release_name(None)]
     options = SweepOptions(
         top=top,
-        release=release_name(backend_release),
+        release=releases[0],
         source=source,
         families=frozenset(_split(only)),
         limit=limit,
@@ -109,8 +111,31 @@ def sweep(
     with open_store(db, create=True) as store, _terminated_like_interrupted():
         result = run_sweep(store, options, shown)
         _conclude(store, options, result, shown, db)
+        for release in releases[1:]:
+            if not result.interrupted:
+                options = _of_release(options, release)
+                result = run_sweep(store, options, shown)
+                _conclude(store, options, result, shown, db)
+        if len(releases) > 1 and not result.interrupted:
+            _compare(store, options, releases, result, shown)
     if result.interrupted:
         raise typer.Exit(_INTERRUPTED)
+
+
+def _of_release(options: SweepOptions, release: str) -> SweepOptions:
+    """The same sweep of another release, with an HTML report of its own."""
+    assert options.report is not None
+    report = options.report.with_name(f"{options.report.stem}-{release}{options.report.suffix}")
+    return replace(options, release=release, report=report)
+
+
+def _compare(store: Store, options: SweepOptions, releases: list[str], result: SweepResult, shown: Console) -> None:
+    from hf_adapters.report.load import load_summary
+    from hf_adapters.report.terminal import beside
+
+    source = result.plan.source
+    summaries = [load_summary(store, release=release, source=source, top=options.top) for release in releases]
+    shown.print(beside(summaries))
 
 
 @contextmanager

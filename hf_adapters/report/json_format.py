@@ -30,6 +30,7 @@ def as_dict(summary: Summary) -> dict[str, Any]:
         "verdicts_by_structure": summary.verdicts_by_structure,
         "families": summary.families,
         "adapters": summary.adapters,
+        "adapter_sets": summary.adapter_sets,
         "reasons": [{**reason, "title": rule_titles.get(reason["rule"])} for reason in summary.reasons],
         "blocking": summary.blocking,
         "curve": [

@@ -63,6 +63,7 @@ class Summary:
     verdicts_by_structure: dict[str, int]
     families: dict[str, dict[str, Any]]
     adapters: dict[str, dict[str, Any]]
+    adapter_sets: list[dict[str, Any]]
     reasons: list[dict[str, Any]]
     blocking: dict[str, dict[str, Any]]
     curve: list[tuple[int, float, float]]
@@ -90,6 +91,7 @@ def summarise(
         verdicts_by_structure=_count_verdicts(structures.values()),
         families=_families(ordered),
         adapters=_adapters(ordered),
+        adapter_sets=_adapter_sets(ordered),
         reasons=_reasons(ordered),
         blocking=_blocking(ordered),
         curve=_curve(ordered),
@@ -179,6 +181,14 @@ def _adapters(rows: Sequence[ModelRow]) -> dict[str, dict[str, Any]]:
             "families": sorted({row.family for row in members}),
         }
     return figures
+
+
+def _adapter_sets(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:
+    """Accepted models by the set of adapters that they need together; the empty set is native."""
+    return [
+        {"adapters": list(names), **_totals(members), "families": sorted({row.family for row in members})}
+        for names, members in _group([row for row in rows if row.counted], lambda row: row.adapters)
+    ]
 
 
 def _reasons(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ def tables(summary: Summary, *, most: int | None = None) -> list[Table]:
         _verdicts(summary),
         _families(summary),
         _adapters(summary),
+        _adapter_sets(summary),
         _reasons(summary),
         _blocking(summary),
     ]
@@ -156,6 +157,25 @@ def _adapters(summary: Summary) -> Table:
         title="Adapters",
         note="Models that an adapter was applied to; most models need several.",
         headers=("adapter", "models", "accepted", "accepted with it alone", "downloads accepted"),
+        rows=rows,
+    )
+
+
+def _adapter_sets(summary: Summary) -> Table:
+    rows = [
+        (
+            ", ".join(found["adapters"]) or "none",
+            f"{found['models']:,}",
+            f"{found['downloads']:,}",
+            f"{found['structures']:,}",
+            ", ".join(found["families"]),
+        )
+        for found in summary.adapter_sets
+    ]
+    return Table(
+        title="Adapters in combination",
+        note="Accepted models by the adapters that they need together.",
+        headers=("adapters", "models", "downloads", "structures", "families"),
         rows=rows,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -10,6 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hf_adapters.report import tables as text
+from hf_adapters.report.compare import comparison
 from hf_adapters.report.summary import Summary
 
 _MOST_ROWS = 20
@@ -23,6 +25,15 @@ def renderable(summary: Summary, *, most: int | None = _MOST_ROWS) -> Renderable
         if table.rows:
             parts += [_table(table), Text("")]
     parts += [Text(text.headline(summary), style="bold"), Text(text.context(summary))]
+    return Group(*parts)
+
+
+def beside(summaries: Sequence[Summary]) -> RenderableType:
+    """Several releases beside each other, for a rich console."""
+    parts: list[RenderableType] = []
+    for table in comparison(summaries):
+        if table.rows:
+            parts += [_table(table), Text("")]
     return Group(*parts)
 
 

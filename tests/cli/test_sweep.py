@@ -51,6 +51,17 @@ def test_sweep_gives_every_model_one_verdict_and_a_report(hf_adapters: Run, tmp_
     assert figures["verdicts"]["unbuildable"] > 0
 
 
+def test_several_releases_are_judged_and_compared(hf_adapters: Run, tmp_path: Path) -> None:
+    done = sweep(hf_adapters, "--top", "20", "--backend-release", "2026.07,2026.09")
+    assert done.returncode == 0, done.stderr
+    assert "Adapters by release" in done.stdout
+    assert (tmp_path / "s.html").exists()
+    assert (tmp_path / "s-2026.09.html").exists()
+    unknown = hf_adapters("sweep", "--db", "s.db", "--backend-release", "2026.07,1999.01")
+    assert unknown.returncode == 2
+    assert "1999.01" in unknown.stderr
+
+
 def test_each_structure_is_judged_once_and_those_with_most_impact_first(hf_adapters: Run, tmp_path: Path) -> None:
     log = tmp_path / "log"
     sweep(hf_adapters, "--top", "300", "--jobs", "1", HF_ADAPTERS_FAKE_LOG=str(log))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_adapters.report.rows import VERDICTS, ModelRow
+from hf_adapters.report.compare import comparison
+from hf_adapters.report.rows import VERDICTS, ModelRow, Provenance
 from hf_adapters.report.summary import Summary, coverage, summarise
 from tests.report.rows import SAMPLE, row
 
@@ -61,6 +62,25 @@ def test_reasons_are_grouped_by_verdict_and_rule(summary: Summary) -> None:
         ("mismatch", "mismatch"): 1,
         ("unbuildable", "remote-code"): 1,
     }
+
+
+def test_adapter_sets_show_what_is_needed_together(summary: Summary) -> None:
+    found = {tuple(item["adapters"]): item["models"] for item in summary.adapter_sets}
+    assert found == {(): 2, ("gelu",): 1, ("gelu", "heads"): 1}
+
+
+def test_a_release_that_needs_an_adapter_no_more_retires_it() -> None:
+    def of(release: str, rows: tuple[ModelRow, ...]) -> Summary:
+        return summarise(rows, Provenance(release=release))
+
+    new = (row(1, "native"), row(2, "uncovered"), row(3, "adapted", adapters=("heads",), evidence="inferred"))
+    old = (row(1, "adapted", adapters=("gelu",)), row(2, "native"), row(3, "adapted", adapters=("gelu", "heads")))
+    coverage, adapters, models = comparison([of("2026.07", old), of("2026.09", new)])
+    assert [line[:2] for line in coverage.rows] == [("2026.07", "3"), ("2026.09", "2")]
+    assert {line[0]: line[-1] for line in adapters.rows} == {"gelu": "retired by 2026.09", "heads": ""}
+    assert models.rows == [("2026.07 -> 2026.09", "bert", "0", "1")]
+    with pytest.raises(ValueError, match="at least two"):
+        comparison([of("2026.07", old)])
 
 
 def test_adapters_and_families(summary: Summary) -> None:
