@@ -145,3 +145,4 @@ def lockstep() -> Iterator[Lockstep]:
 
     with mock.patch.object(ExactPlan, "run", observed):
         yield observer
+        torch.spyre.synchronize()  # Launches run on worker threads; what failed there is raised here.
