@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hf_adapters.commands._common import UserError, console, friendly
+from hf_adapters.commands._common import Release, UserError, console, friendly, open_store, release_name
 
 app = typer.Typer(help="The catalogue of adapters.", no_args_is_help=True, epilog="Example: hf-adapters adapters list")
 
 
-@app.command("list", epilog="Example: hf-adapters adapters list")
+Verdicts = Annotated[
+    str | None,
+    typer.Option("--db", metavar="FILE|URL", help="Also count the models that each adapter unlocks in this database."),
+]
+
+
+@app.command("list", epilog="Example: hf-adapters adapters list --db sweep.db")
 @friendly
-def list_() -> None:
-    """List every adapter with its equivalence class and the device rules it works around."""
+def list_(db: Verdicts = None, backend_release: Release = None) -> None:
+    """List every adapter with its equivalence class and the device rules it works around.
+
+    With a database: the accepted models it was applied to, and those that need no other adapter.
+    """
     from rich import box
     from rich.table import Table
 
     import hf_adapters
 
+    unlocked = None if db is None else _unlocked(db, release_name(backend_release))
     table = Table(box=box.SIMPLE)
-    for header in ("adapter", "equivalence", "releases", "rules", "summary"):
+    headers = ["adapter", "equivalence", "releases", "written for", "rules", "summary"]
+    for header in headers[:4] + (["models", "alone"] if unlocked is not None else []) + headers[4:]:
         table.add_column(header, overflow="fold")
     for adapter in hf_adapters.catalogue():
         releases = ", ".join(adapter.releases) if adapter.releases else "all"
-        table.add_row(adapter.name, adapter.equivalence, releases, ", ".join(adapter.rules), adapter.summary)
+        cells = [adapter.name, adapter.equivalence, releases, ", ".join(adapter.architectures) or "any"]
+        if unlocked is not None:
+            figures = unlocked.get(adapter.name, {})
+            cells += [f"{figures.get('accepted', 0):,}", f"{figures.get('accepted_alone', 0):,}"]
+        table.add_row(*cells, ", ".join(adapter.rules), adapter.summary)
     console().print(table)
+
+
+def _unlocked(db: str, release: str) -> dict[str, dict[str, Any]]:
+    from hf_adapters.report.load import load_summary
+
+    with open_store(db) as store:
+        return load_summary(store, release=release).adapters
 
 
 @app.command("show", epilog="Example: hf-adapters adapters show gelu")
@@ -36,6 +58,7 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an ad
     import inspect
 
     import hf_adapters
+    from hf_adapters._versions import describe
 
     catalogue = {adapter.name: adapter for adapter in hf_adapters.catalogue()}
     if name not in catalogue:
@@ -44,6 +67,8 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an ad
     typer.echo(f"{adapter.name}: {adapter.summary}")
     typer.echo(f"equivalence: {adapter.equivalence}")
     typer.echo(f"releases: {', '.join(adapter.releases) if adapter.releases else 'all'}")
+    typer.echo(f"versions: {describe(adapter.versions)}")
+    typer.echo(f"written for: {', '.join(adapter.architectures) or 'any architecture'}")
     typer.echo(f"rules: {', '.join(adapter.rules)}\n")
     module = inspect.getmodule(adapter.apply)
     if module is not None:
