@@ -9,7 +9,7 @@ from hf_adapters.errors import HfAdaptersError
 
 DRAFTERS = {
     "rewrite": "hf_adapters.agents.rewrite:RewriteDrafter",
-    "openai": "hf_adapters.agents.openai.drafter:OpenAIDrafter",
+    "openai": "hf_adapters.agents.llm.drafter:OpenAIDrafter",
 }
 """Name -> `package.module:Class`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -116,8 +116,7 @@ class StorePortfolio:
     def _structures(self) -> Sequence[StructureWork]:
         return self.store.structures(release=self.release, source=self.source, top=self.top)
 
-    def _with(self, wanted: object) -> list[Subject]:
-        assert callable(wanted)
+    def _with(self, wanted: Callable[[CurrentVerdict], bool]) -> list[Subject]:
         rows = self.store.current(release=self.release, source=self.source, top=self.top)
         signatures = {row.signature for row in rows if row.signature and not row.stand_in and wanted(row)}
         works = (work for work in self._structures() if work.signature in signatures)

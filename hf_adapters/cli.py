@@ -7,7 +7,21 @@ from collections.abc import Sequence
 
 import typer
 
-from hf_adapters.commands import adapters, check, corpus, db, explain, profile, releases, report, show, sweep
+from hf_adapters.commands import (
+    adapters,
+    agent,
+    check,
+    corpus,
+    db,
+    diagnose,
+    explain,
+    profile,
+    releases,
+    report,
+    review,
+    show,
+    sweep,
+)
 
 app = typer.Typer(
     name="hf-adapters",
@@ -20,6 +34,7 @@ app = typer.Typer(
 app.command("sweep")(sweep.sweep)
 app.command("check")(check.check)
 app.command("show")(show.show)
+app.command("diagnose")(diagnose.diagnose)
 app.command("explain")(explain.explain)
 app.command("profile")(profile.profile)
 app.command("report")(report.report)
@@ -27,6 +42,8 @@ app.command("releases")(releases.releases)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(db.app, name="db")
 app.add_typer(adapters.app, name="adapters")
+app.add_typer(agent.app, name="agent")
+app.add_typer(review.app, name="review")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

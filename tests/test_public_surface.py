@@ -46,16 +46,40 @@ PUBLIC_NAMES = {
 COMMANDS: dict[str, set[str]] = {
     "adapters list": set(),
     "adapters show": {"NAME"},
+    "agent graph": set(),
+    "agent resume": {"CASE_ID", "--db", "--model", "--quiet", "--repo"},
+    "agent run": {
+        "--backend-release",
+        "--budget-hours",
+        "--budget-tokens",
+        "--budget-usd",
+        "--db",
+        "--drafter",
+        "--max-attempts",
+        "--model",
+        "--quiet",
+        "--repo",
+        "--structure",
+        "--top-blocking",
+        "--unsafe-no-sandbox",
+    },
+    "agent show": {"CASE_ID", "--db", "--json"},
     "check": {"MODEL", "--backend-release", "--db", "--json"},
     "corpus import": {"FILE", "--backend-release", "--db"},
     "corpus info": {"--db"},
     "corpus profiles": {"--family"},
     "corpus pull": {"--backend-release", "--db", "--top"},
     "db upgrade": {"--db"},
+    "diagnose": {"MODEL", "--backend-release", "--json", "--save", "--stock"},
     "explain": {"MODEL", "--backend-release", "--stage", "--stock"},
     "profile": {"MODEL", "--backend-release", "--batch", "--length", "--stock", "--trace"},
     "releases": set(),
     "report": {"--backend-release", "--db", "--format", "--output", "-o", "--source", "--top"},
+    "review approve": {"CASE_ID", "--comment", "--db", "--repo", "--reviewer"},
+    "review comment": {"CASE_ID", "--db", "--reviewer", "--text"},
+    "review list": {"--db"},
+    "review reject": {"CASE_ID", "--db", "--reason", "--repo", "--reviewer"},
+    "review show": {"CASE_ID", "--db", "--json"},
     "show": {"MODEL", "--backend-release", "--db", "--json"},
     "sweep": {
         "--backend-release",
@@ -118,7 +142,7 @@ def test_verdicts_and_ladder() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS, "corpus", "db", "adapters"])
+@pytest.mark.parametrize("name", ["", *COMMANDS, "corpus", "db", "adapters", "agent", "review"])
 def test_every_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*name.split(), "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())

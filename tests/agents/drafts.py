@@ -225,7 +225,7 @@ def attempt(name, action):
         found.append(f"{name}: {type(error).__name__}")
 
 attempt("environment", lambda: sorted(set(os.environ) & {"OPENAI_API_KEY", "SECRET", "HF_TOKEN"}))
-attempt("home", lambda: os.listdir("/root"))
+attempt("home", lambda: [e for e in os.listdir("/root") if not sys.base_prefix.startswith("/root/" + e)])
 attempt("password file", lambda: open("/etc/passwd").read())
 attempt("other processes", lambda: [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 9])
 attempt("checkout", lambda: open("CHECKOUT/README.md").read())

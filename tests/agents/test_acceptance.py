@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_adapters.agents import review
+from hf_adapters.agents.acceptance import candidate
 from hf_adapters.agents.acceptance.candidate import Outcome, examine, secret_seed
 from hf_adapters.agents.acceptance.duplicates import NEAR, nearest, sources
 from hf_adapters.agents.checkpoints import open_checkpointer
@@ -19,9 +20,16 @@ from hf_adapters.agents.screening.declared import Declared
 from hf_adapters.agents.screening.policy import screen
 from hf_adapters.catalogue import catalogue
 from hf_adapters.store import Store
+from hf_adapters.validation.inputs import standard_sets
 from tests.agents import doubles, drafts
 from tests.agents.doubles import Scripted
 from tests.agents.test_sandbox import needs_sandbox
+
+
+@pytest.fixture
+def few_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches of one bucket: one compilation instead of three."""
+    monkeypatch.setattr(candidate, "standard_sets", lambda spec, seed: standard_sets(spec, seed)[::3])
 
 
 def judge(source: str) -> Outcome:
@@ -42,6 +50,7 @@ def judge(source: str) -> Outcome:
 
 @needs_sandbox
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_inputs")
 @pytest.mark.parametrize(("source", "reason"), drafts.WRONG.values(), ids=drafts.WRONG)
 def test_a_wrong_draft_is_rejected_for_what_is_wrong(source: str, reason: str) -> None:
     assert source != drafts.CUBE
@@ -59,6 +68,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @needs_sandbox
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_inputs")
 def test_the_whole_way_on_the_emulator(store: Store, tmp_path: Path) -> None:
     subject = doubles.tiny()
     untouched = doubles.tiny("gelu", without=())

@@ -46,7 +46,8 @@ def test_nothing_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.pop("modules of the judge") == "[]"
     assert seen.pop("other processes") == "[]"
     assert seen.pop("mount") == "-1"
-    assert len(seen) == 14
+    assert seen.pop("home") in ("[]", "FileNotFoundError")
+    assert len(seen) == 13
     errors = {"FileNotFoundError", "PermissionError", "OSError", "gaierror"}
     assert set(seen.values()) <= errors, seen
     assert not (ROOT / "x").exists()
