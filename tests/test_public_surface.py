@@ -44,7 +44,7 @@ PUBLIC_NAMES = {
 }
 
 COMMANDS: dict[str, set[str]] = {
-    "adapters list": set(),
+    "adapters list": {"--backend-release", "--db"},
     "adapters show": {"NAME"},
     "agent graph": set(),
     "agent resume": {"CASE_ID", "--db", "--model", "--quiet", "--repo"},
