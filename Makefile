@@ -20,11 +20,11 @@ FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup sweep test lint format typecheck bench bench-device docs clean check-tools $(TYPED)
+.PHONY: help setup sweep test lint format typecheck bench bench-agents bench-device docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make lint | typecheck | bench | bench-device | docs | format | clean'
+	@echo 'make lint | typecheck | bench | bench-agents | bench-device | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -87,6 +87,10 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# The coding agents on failing structures: solved, false accepts, speed against hand-written adapters, cost.
+bench-agents: setup
+	$(BIN)/python -m hf_adapters.agents.bench $(BENCH_AGENTS)
 
 # Published figures of the card against the emulator's clock.
 bench-device: setup

@@ -1,0 +1,1 @@
+"""How good the drafters are: failing structures, figures, and what hand-written adapters reach."""
