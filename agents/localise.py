@@ -12,7 +12,8 @@ from torch import nn
 from hf_adapters.agents.protocol import Failure, Operand
 from hf_adapters.agents.subject import Subject
 from hf_adapters.diagnose import Diagnosis, diagnose
-from hf_adapters.validation.functions import Call
+from hf_adapters.validate import validate
+from hf_adapters.validation.functions import Call, Patch
 from hf_adapters.validation.inputs import InputSet, draw, spec_of
 from hf_adapters.validation.runners import Device
 from hf_adapters.validation.smallest import Smallest, recorded_calls, save_reproducer, smallest
@@ -41,7 +42,32 @@ def find_failure(subject: Subject, model: nn.Module) -> Diagnosis:
     names = [adapter.name for adapter in subject.adapters() if adapter.needed_by(subject.release)]
     runner = Device(adapters=names, release=subject.release)
     batch = public_batch(model)
-    return diagnose(model, [batch.kwargs], release=subject.release, patch=apply, runner=runner)
+    found = diagnose(model, [batch.kwargs], release=subject.release, patch=apply, runner=runner)
+    return found if found.kind != "none" else _by_verdict(subject, model, apply, runner)
+
+
+def _by_verdict(subject: Subject, model: nn.Module, apply: Patch, runner: Device) -> Diagnosis:
+    """What a whole validation says of a model that runs on the public inputs: fallbacks, other lengths, rankings."""
+    verdict = validate(
+        model, release=subject.release, patch=apply, runner=runner, source=subject.source(), try_native=False
+    )
+    if verdict.accepted:
+        return Diagnosis(kind="none", message=verdict.reason)
+    return Diagnosis(
+        kind="refused"
+        if verdict.verdict == "uncovered"
+        else "inaccurate"
+        if verdict.verdict == "mismatch"
+        else "failed",
+        message=f"{verdict.verdict}: {verdict.reason}",
+        module_path=verdict.module_path,
+        op=verdict.op or next(iter(verdict.fallbacks), None),
+        rule=verdict.rule,
+        source_line=verdict.source_line,
+        hint=verdict.hint,
+        error=verdict.multiple,
+        limit=verdict.floor_multiple,
+    )
 
 
 def localise(subject: Subject, model: nn.Module, diagnosis: Diagnosis, folder: Path | None = None) -> Failure:

@@ -19,8 +19,6 @@ _BUILDER = f"{__name__}:build"
 _ACTIVATIONS = {
     "gelu_new": "small_powers",
     "relu2": "small_powers",
-    "gelu_pytorch_tanh": "activation_forms",
-    "gelu_fast": "activation_forms",
     "mish": "activation_forms",
     "gelu_python": "activation_forms",
 }
