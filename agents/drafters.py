@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 
 from hf_adapters.agents.protocol import Drafter
 from hf_adapters.errors import HfAdaptersError
@@ -33,5 +34,7 @@ def make(name: str, *, model: str | None = None) -> Drafter:
     if name not in DRAFTERS:
         raise UnknownDrafter(f"no drafter is called {name!r}; there are {', '.join(DRAFTERS)}")
     module, _, kind = DRAFTERS[name].partition(":")
+    if importlib.util.find_spec(module) is None:
+        raise UnknownDrafter(f"the drafter {name!r} is not part of this installation")
     made: Drafter = getattr(importlib.import_module(module), kind)(**({"model": model} if name == "openai" else {}))
     return made

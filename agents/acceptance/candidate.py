@@ -76,12 +76,29 @@ def examine(
     judge = ProcessJudge(subject.source(), input_sets, "mean", thresholds, chosen.release)
     try:
         answer = sandbox.run(job)
-        outcome = Outcome(
-            subject=subject.label,
-            accepted=False,
+        return _interpreted(answer, adapter, subject, judge, input_sets, seed, prove)
+    except UnusableReference as error:
+        reason = f"no reference: {error}"
+        return Outcome(subject=subject.label, accepted=False, applies=False, reason=reason, validation=None)
+    finally:
+        judge.close()
+
+
+def _interpreted(
+    answer: Answer,
+    adapter: Declared,
+    subject: Subject,
+    judge: ProcessJudge,
+    input_sets: tuple[InputSet, ...],
+    seed: int,
+    prove: bool,
+) -> Outcome:
+    """The answer was written by a process in which the draft ran: whatever does not fit is held against the draft."""
+    outcome = Outcome(subject=subject.label, accepted=False, applies=False, reason="", validation=None)
+    try:
+        outcome = replace(
+            outcome,
             applies=bool(answer.data.get("sites")),
-            reason="",
-            validation=None,
             sites=tuple(
                 f"{s['path'] or '<model>'}: {s['before']} -> {s['after']}" for s in answer.data.get("sites", [])
             ),
@@ -89,13 +106,10 @@ def examine(
             simulated_us=answer.data.get("simulated_us"),
             log=answer.log,
         )
-        base = _record(subject, chosen, input_sets, seed, thresholds, answer)
-        return _judged(outcome, base, answer, adapter, judge, input_sets)
-    except UnusableReference as error:
-        reason = f"no reference: {error}"
-        return Outcome(subject=subject.label, accepted=False, applies=False, reason=reason, validation=None)
-    finally:
-        judge.close()
+        base = _record(subject, input_sets, seed, answer)
+        return _judged(outcome, base, answer, adapter, judge, input_sets, prove)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return replace(outcome, reason=f"the sandbox's answer does not fit: {type(error).__name__}: {error}")
 
 
 def _judged(
@@ -105,11 +119,12 @@ def _judged(
     adapter: Declared,
     judge: ProcessJudge,
     input_sets: tuple[InputSet, ...],
+    prove: bool,
 ) -> Outcome:
     if answer.kind != "done":
         found = verdicts.failed_run(base, _error(answer))
         return replace(outcome, reason=_said(answer, found), validation=found)
-    wrong = list(claims.after_running(adapter, answer.data) if answer.data.get("proof") is not None else ())
+    wrong = list(claims.after_running(adapter, answer.data, prove=prove))
     if wrong:
         return replace(outcome, reason="; ".join(wrong))
     if not outcome.applies:
@@ -164,18 +179,12 @@ def _execution(answer: Answer) -> Execution:
     )
 
 
-def _record(
-    subject: Subject,
-    chosen: capabilities.Capabilities,
-    input_sets: tuple[InputSet, ...],
-    seed: int,
-    thresholds: Thresholds,
-    answer: Answer,
-) -> Validation:
+def _record(subject: Subject, input_sets: tuple[InputSet, ...], seed: int, answer: Answer) -> Validation:
+    chosen = capabilities.load(subject.release)
     return Validation(
         verdict="crashed",
         reason="",
-        floor_multiple=thresholds.floor_multiple,
+        floor_multiple=Thresholds().floor_multiple,
         adapters={str(name): str(value) for name, value in answer.data.get("adapters", {}).items()},
         weights="random",
         inputs=", ".join(f"{s.name} {'x'.join(map(str, s.kwargs['input_ids'].shape))}" for s in input_sets),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -24,43 +22,15 @@ from torch import Tensor
 
 from hf_adapters.agents.sandbox.errors import NoSandbox, SandboxFailed
 from hf_adapters.agents.sandbox.mounts import CODE, JOB, mounts
+from hf_adapters.agents.sandbox.pipe import SandboxLimits, follow
 from hf_adapters.agents.sandbox.seccomp import filter_program
 from hf_adapters.agents.subject import Subject
-from hf_adapters.sweep.limits import GIB, tree_rss
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.recording import Pooling
 from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Thresholds
 
-_LARGEST_ANSWER = 2 * GIB
-_POLL_SECONDS = 0.1
 _LOG_BYTES = 4000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SandboxLimits:
-    """Bounds of a sandboxed process; what exceeds one is killed."""
-
-    start_seconds: float = 240.0
-    """Wall-clock time until the model is built and the draft is about to be imported."""
-    wall_seconds: float = 900.0
-    """Wall-clock time from then on."""
-    cpu_seconds: int = 1800
-    memory: int = 8 * GIB
-    """Resident bytes, and a third of the address space, most of which torch reserves and never uses."""
-    file_bytes: int = GIB
-    """Largest file in the sandbox's own temporary folder, which is memory."""
-    open_files: int = 512
-
-    def rlimits(self) -> dict[str, int]:
-        """Names of `resource` -> bound."""
-        return {
-            "RLIMIT_AS": 3 * self.memory,
-            "RLIMIT_CPU": self.cpu_seconds,
-            "RLIMIT_FSIZE": self.file_bytes,
-            "RLIMIT_NOFILE": self.open_files,
-            "RLIMIT_CORE": 0,
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +135,7 @@ class Sandbox:
             for descriptor in descriptors:
                 os.close(descriptor)
             try:
-                kind, message, blob = _follow(process, reading, self.limits)
+                kind, message, blob = follow(process, reading, self.limits)
             finally:
                 _kill(process)
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
@@ -298,60 +268,14 @@ def _model(subject: Subject, folder: Path, inside: str) -> dict[str, Any]:
     return {"kind": "file", "path": f"{inside}/{target.name}"}
 
 
-def _follow(process: subprocess.Popen[bytes], reading: int, limits: SandboxLimits) -> tuple[str, dict[str, Any], bytes]:
-    """Read messages until there is an answer, or a limit is passed: (kind, message, tensors)."""
-    buffer = bytearray()
-    ready = False
-    deadline = time.monotonic() + limits.start_seconds
-    with selectors.DefaultSelector() as selector:
-        selector.register(reading, selectors.EVENT_READ)
-        while True:
-            ended = False
-            if selector.select(_POLL_SECONDS):
-                ended = _read(reading, buffer)
-            while (message := _message(buffer)) is not None:
-                if message[0].get("event") != "ready":
-                    return str(message[0].get("kind", "done")), *message
-                ready, deadline = True, time.monotonic() + limits.wall_seconds
-            if ended or len(buffer) > _LARGEST_ANSWER:
-                return ("killed" if ready else "not started"), {}, b""
-            if tree_rss(process.pid) > limits.memory:
-                return "memory", {"reason": f"needs more than {limits.memory / GIB:.3g} GiB"}, b""
-            if time.monotonic() > deadline:
-                reason = f"no result within {limits.wall_seconds:g} s" if ready else "the model was not built in time"
-                return ("timed-out" if ready else "not started"), {"reason": reason}, b""
-
-
-def _read(reading: int, buffer: bytearray) -> bool:
-    """Append what has arrived; True at the end of the pipe."""
-    with suppress(BlockingIOError):
-        chunk = os.read(reading, 1 << 20)
-        buffer += chunk
-        return not chunk
-    return False
-
-
-def _message(buffer: bytearray) -> tuple[dict[str, Any], bytes] | None:
-    """Take one complete message off the buffer."""
-    if len(buffer) < 8:
-        return None
-    (length,) = struct.unpack_from("<Q", buffer)
-    if len(buffer) < 16 + length:
-        return None
-    (size,) = struct.unpack_from("<Q", buffer, 8 + length)
-    if len(buffer) < 16 + length + size:
-        return None
-    message: Any = json.loads(bytes(buffer[8 : 8 + length]))
-    blob = bytes(buffer[16 + length : 16 + length + size])
-    del buffer[: 16 + length + size]
-    return (message if isinstance(message, dict) else {}), blob
-
-
 def _answer(kind: str, message: Mapping[str, Any], blob: bytes, confined: bool, seconds: float, log: str) -> Answer:
     reason = str(message.get("reason", ""))
     if kind == "killed":
         reason = "the sandboxed process was killed by a limit of its own (memory, CPU time, file size) or crashed"
-    tensors: dict[str, Tensor] = load(blob) if blob else {}
+    try:
+        tensors: dict[str, Tensor] = load(blob) if blob else {}
+    except Exception as error:  # safetensors has no type of its own for each fault, and the bytes are not trusted
+        kind, reason, tensors = "error", f"the process sent tensors that cannot be read: {error}", {}
     return Answer(
         kind=kind,
         stage=str(message.get("stage", "load")),

@@ -103,6 +103,19 @@ def _explain_os_error(error: OSError, text: str) -> str:
     return text
 
 
+def need_agents() -> None:
+    """Refuse where the packages of the extra `agents` are missing.
+
+    Raises:
+        UserError: names what to install.
+    """
+    from importlib.util import find_spec
+
+    missing = [name for name in ("langgraph", "libcst", "openai") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"{', '.join(missing)} is not installed: `pip install 'hf-adapters[agents]'`")
+
+
 def console() -> Console:
     """A console for results: as wide as the terminal, wide enough for the tables where there is none."""
     from rich.console import Console

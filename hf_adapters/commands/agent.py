@@ -16,6 +16,7 @@ from hf_adapters.commands._common import (
     UserError,
     console,
     friendly,
+    need_agents,
     open_store,
     release_name,
 )
@@ -76,6 +77,7 @@ def run(
 
     Exit code 0: every case waits or landed; 1: a case was given up.
     """
+    need_agents()
     from hf_adapters.agents.bounds import Bounds
     from hf_adapters.agents.run import start
 
@@ -153,6 +155,7 @@ def show(
 @friendly
 def graph() -> None:
     """Print the workflow as a Mermaid diagram."""
+    need_agents()
     from hf_adapters.agents.graph import mermaid
 
     typer.echo(mermaid())
@@ -162,6 +165,7 @@ def resume_case(
     store: Store, db: str, case_id: int, *, model: str | None = None, repo: Path | None = None, quiet: bool = False
 ) -> StoredCase:
     """Go on with a case, with the options that it was started with."""
+    need_agents()
     from hf_adapters.agents.bounds import Bounds
     from hf_adapters.store.agents import AgentStore
 

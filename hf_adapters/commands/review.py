@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_adapters.commands._common import DEFAULT_DATABASE, Database, friendly, open_store
+from hf_adapters.commands._common import DEFAULT_DATABASE, Database, friendly, need_agents, open_store
 from hf_adapters.commands.agent import Case, Repository, resume_case, reviewer_name
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ Reviewer = Annotated[str | None, typer.Option("--reviewer", metavar="NAME", help
 @friendly
 def list_(db: Database = DEFAULT_DATABASE) -> None:
     """List the cases that wait for a decision."""
+    need_agents()
     from hf_adapters.agents import review
     from hf_adapters.store.agents import AgentStore
 
@@ -48,6 +49,7 @@ def show(
     """Print a draft and the evidence for it."""
     import json
 
+    need_agents()
     from hf_adapters.agents import review
     from hf_adapters.agents.evidence import message
     from hf_adapters.store.agents import AgentStore
@@ -77,6 +79,7 @@ def approve(
     db: Database = DEFAULT_DATABASE,
 ) -> None:
     """Accept a draft: it lands with its test on a new branch, the evidence in the message."""
+    need_agents()
     from hf_adapters.agents import review
 
     _decide(
@@ -94,6 +97,7 @@ def reject(
     db: Database = DEFAULT_DATABASE,
 ) -> None:
     """Refuse a draft; the next attempt is told why."""
+    need_agents()
     from hf_adapters.agents import review
 
     _decide(
@@ -110,6 +114,7 @@ def comment(
     db: Database = DEFAULT_DATABASE,
 ) -> None:
     """Remark on a case without deciding it."""
+    need_agents()
     from hf_adapters.agents import review
     from hf_adapters.store.agents import AgentStore
 

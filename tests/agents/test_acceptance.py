@@ -15,7 +15,7 @@ from hf_adapters.agents.acceptance.duplicates import NEAR, nearest, sources
 from hf_adapters.agents.checkpoints import open_checkpointer
 from hf_adapters.agents.portfolio import ListPortfolio
 from hf_adapters.agents.run import advance, start
-from hf_adapters.agents.sandbox.run import Sandbox
+from hf_adapters.agents.sandbox.run import Answer, Job, Sandbox
 from hf_adapters.agents.screening.declared import Declared
 from hf_adapters.agents.screening.policy import screen
 from hf_adapters.catalogue import catalogue
@@ -113,3 +113,34 @@ def test_a_copy_of_an_adapter_is_a_near_duplicate() -> None:
     honest = nearest(drafts.CUBE, existing)
     assert honest is not None
     assert honest[1] < NEAR
+
+
+class Forging(Sandbox):
+    """A sandbox whose process says what it likes, as code that got past the screen could."""
+
+    def run(self, job: Job) -> Answer:
+        return FORGED.pop()
+
+
+FORGED: list[Answer] = []
+SITES = [{"path": "x", "kind": "k", "before": "b", "after": "a"}]
+SEEN = {"adapter": {"name": "gelu_cube", "equivalence": "reassociated"}, "sites": SITES}
+FORGERIES = {
+    "nothing": {},
+    "no examples": SEEN,
+    "no figures": {**SEEN, "proof": [{"name": "n", "sites": 1, "error": 0.0, "complete": True}]},
+    "wrong types": {"sites": 5},
+    "code replaced": {**SEEN, "proof": [], "changed_code": ["time.perf_counter"]},
+}
+
+
+@pytest.mark.parametrize("data", FORGERIES.values(), ids=FORGERIES)
+def test_a_forged_answer_is_no_proof(data: dict[str, object]) -> None:
+    adapter = screen(drafts.CUBE).adapter
+    assert adapter is not None
+    FORGED[:] = [
+        Answer(kind="done", stage="done", reason="", data=data, tensors={}, sandboxed=True, seconds=1.0)  # type: ignore[arg-type]
+    ]
+    found = examine(drafts.CUBE, adapter, doubles.tiny(), Forging(), seed=1)
+    assert not found.accepted
+    assert found.reason
