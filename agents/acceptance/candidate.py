@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +46,10 @@ class Outcome:
         found = {name: getattr(self.validation, name) for name in names} if self.validation is not None else {}
         found["simulated_us"] = self.simulated_us
         return {name: float(value) for name, value in found.items() if value is not None}
+
+
+_SCANNED_AT_ONCE = 12
+"""Models that one sandboxed process looks through: starting it costs more than looking."""
 
 
 def secret_seed() -> int:
@@ -198,11 +203,21 @@ def _record(subject: Subject, input_sets: tuple[InputSet, ...], seed: int, answe
     )
 
 
-def finds_sites(source: str, adapter: Declared, subject: Subject, sandbox: Sandbox) -> bool:
-    """Whether a draft would change anything in a model; also True when that cannot be told.
+def concerned(source: str, adapter: Declared, subjects: Sequence[Subject], sandbox: Sandbox) -> list[Subject]:
+    """Those of the models in which a draft changes something, and those where that cannot be told.
 
     Raises:
         NoSandbox, SandboxFailed: see `Sandbox.run`.
     """
-    answer = sandbox.run(Job(subject=subject, source=source, name=adapter.name, execute=False))
-    return answer.kind != "done" or bool(answer.data.get("sites"))
+    found: list[Subject] = []
+    groups: dict[tuple[str, tuple[str, ...]], list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault((subject.release, subject.without), []).append(subject)
+    for group in groups.values():
+        for start in range(0, len(group), _SCANNED_AT_ONCE):
+            batch = tuple(group[start : start + _SCANNED_AT_ONCE])
+            answer = sandbox.run(Job(subject=None, source=source, name=adapter.name, scan=batch))
+            counts: Any = answer.data.get("scanned") if answer.kind == "done" else None
+            known = counts if isinstance(counts, dict) else {}
+            found += [subject for subject in batch if known.get(subject.key) != 0]
+    return found

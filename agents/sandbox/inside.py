@@ -119,7 +119,7 @@ class _Worker:
         """The answer to the job and its tensors."""
         from hf_adapters.catalogue import catalogue, source_hash
 
-        answer: Json = {"event": "done", "stage": "load", "sites": [], "adapters": {}}
+        answer: Json = {"event": "done", "stage": "load", "sites": [], "adapters": {}, "scanned": {}}
         self.stage = "load"
         if self.job["name"]:
             self.draft = importlib.import_module(f"hf_adapters.adapters.{self.job['name']}").ADAPTER
@@ -138,8 +138,11 @@ class _Worker:
         if self.model is not None:
             self.stage = "sites"
             answer |= self._sites()
-            if self.job["execute"] and _worth_executing(answer, self.job):
+            if _worth_executing(answer, self.job):
                 tensors = self._execute(answer)
+        for name, model in self.job["scan"].items():
+            self.stage = f"sites of {name}"
+            answer["scanned"][name] = self._count(model)
         answer["stage"] = "done"
         answer["changed_code"] = _changes(self.untouched, _functions())
         return answer, tensors
@@ -149,6 +152,16 @@ class _Worker:
         self.model = None
 
     # -- parts of a job
+
+    def _count(self, model: Json) -> int:
+        """How many sites the draft has in another model; -1 where that cannot be told."""
+        try:
+            self.model = _build(model)
+            return len(self._sites()["sites"])
+        except Exception:  # the model or the draft fails: the process outside has a closer look
+            return -1
+        finally:
+            self.model = None
 
     def _adapters(self) -> tuple[Any, ...]:
         """The catalogue, the draft included, without what is left out."""

@@ -48,8 +48,13 @@ class Job:
     thresholds: Thresholds = field(default_factory=Thresholds)
     prove: bool = False
     """Run the examples."""
-    execute: bool = True
-    """Execute the model where the draft has sites; otherwise only look for them."""
+    scan: tuple[Subject, ...] = ()
+    """Further models in which sites are counted and nothing is executed; of the same release and left-out adapters."""
+
+    @property
+    def first(self) -> Subject | None:
+        """A model of the job; all have its release."""
+        return self.subject or next(iter(self.scan), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,7 +179,7 @@ def _works(bwrap: str) -> bool:
 
 
 def _environment(threads: int, job: Job) -> dict[str, str]:
-    release = job.subject.release if job.subject is not None else ""
+    release = job.first.release if job.first is not None else ""
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": "/tmp",
@@ -227,14 +232,14 @@ def _write(job: Job, folder: Path, confined: bool, limits: SandboxLimits) -> Non
     (folder / "draft.py").write_text(job.source, encoding="utf-8")
     content = {
         "name": job.name if job.source else "",
-        "model": None if job.subject is None else _model(job.subject, folder, inside),
-        "without": [] if job.subject is None else list(job.subject.without),
-        "release": None if job.subject is None else job.subject.release,
+        "model": None if job.subject is None else _model(job.subject, folder, inside, "subject"),
+        "without": [] if (first := job.first) is None else list(first.without),
+        "release": None if first is None else first.release,
         "inputs": [{"name": s.name, "padding": s.padding, "use": s.use, "keys": sorted(s.kwargs)} for s in job.inputs],
         "pooling": job.pooling,
         "thresholds": asdict(job.thresholds),
         "prove": job.prove,
-        "execute": job.execute,
+        "scan": {s.key: _model(s, folder, inside, f"scan{number}") for number, s in enumerate(job.scan)},
         "watch": True,
         "limits": limits.rlimits(),
     }
@@ -257,15 +262,16 @@ def _lay_unconfined(job: Job, folder: Path) -> None:
     )
 
 
-def _model(subject: Subject, folder: Path, inside: str) -> dict[str, Any]:
+def _model(subject: Subject, folder: Path, inside: str, name: str) -> dict[str, Any]:
     if subject.kind == "profile":
         return {"kind": "profile", "arguments": dict(subject.source().arguments)}
-    target = folder / "model.pt"
+    target = folder / name / "model.pt"
+    target.parent.mkdir()
     if subject.kind == "file" and subject.path is not None:
         shutil.copyfile(subject.path, target)
     else:
-        ModelSource.from_model(subject.build(), folder)
-    return {"kind": "file", "path": f"{inside}/{target.name}"}
+        ModelSource.from_model(subject.build(), target.parent)
+    return {"kind": "file", "path": f"{inside}/{name}/{target.name}"}
 
 
 def _answer(kind: str, message: Mapping[str, Any], blob: bytes, confined: bool, seconds: float, log: str) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_adapters.agents.acceptance.candidate import Outcome, examine, finds_sites, secret_seed
+from hf_adapters.agents.acceptance.candidate import Outcome, concerned, examine, secret_seed
 from hf_adapters.agents.localise import failure_from_json
 from hf_adapters.agents.screening.declared import Declared
 from hf_adapters.agents.screening.policy import screen
@@ -32,13 +32,13 @@ def generalise(workshop: Workshop, state: CaseState) -> CaseState:
     """Every sibling, then everything that passed before: a draft that breaks one loses."""
     source, adapter = _drafted(workshop, state)
     subject = Subject.from_json(state["subject"])
+    passing = workshop.portfolio.passing()
     siblings = workshop.portfolio.siblings(subject, failure_from_json(state["failure"]))
     found: dict[str, Any] = {"solved": [], "unchanged": [], "unsolved": {}, "kept": [], "untouched": 0}
     with workshop.timed(state):
-        for other in siblings:
-            if not finds_sites(source, adapter, other, workshop.sandbox):
-                found["unchanged"].append(other.label)
-                continue
+        changed = concerned(source, adapter, siblings, workshop.sandbox)
+        found["unchanged"] = [other.label for other in siblings if other not in changed]
+        for other in changed:
             outcome = examine(source, adapter, other, workshop.sandbox, seed=secret_seed(), prove=False)
             if outcome.accepted:
                 found["solved"].append(other.label)
@@ -47,10 +47,9 @@ def generalise(workshop: Workshop, state: CaseState) -> CaseState:
                 return workshop.reject(state, "generalise", reason, {"generalise": found})
             else:
                 found["unsolved"][other.label] = outcome.reason
-        for other in workshop.portfolio.passing():
-            if not finds_sites(source, adapter, other, workshop.sandbox):
-                found["untouched"] += 1
-                continue
+        touched = concerned(source, adapter, passing, workshop.sandbox)
+        found["untouched"] = len(passing) - len(touched)
+        for other in touched:
             outcome = examine(source, adapter, other, workshop.sandbox, seed=secret_seed(), prove=False)
             if not outcome.accepted:
                 reason = f"{other.label} passed before and does not with it: {outcome.reason}"

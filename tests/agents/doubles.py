@@ -99,7 +99,7 @@ def fake_emulator(monkeypatch: Any, examined: Any = None) -> list[str]:
     monkeypatch.setattr(finding, "find_failure", lambda subject, model: DIAGNOSIS)
     monkeypatch.setattr(finding, "localise", localise)
     monkeypatch.setattr(proving, "examine", examine)
-    monkeypatch.setattr(proving, "finds_sites", lambda source, adapter, subject, sandbox: True)
+    monkeypatch.setattr(proving, "concerned", lambda source, adapter, subjects, sandbox: list(subjects))
     return seen
 
 

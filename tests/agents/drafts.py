@@ -280,6 +280,12 @@ WRONG = {
         ),
         "does not name as its sites",
     ),
+    "right on common values only": (
+        CUBE.replace(
+            FORWARD, FORWARD.replace("(input * input * input)", "input.clamp(-9.0, 9.0) * input * input")
+        ).replace("-30.0, 30.0, 128", "-4.0, 4.0, 128"),
+        "module equivalence",
+    ),
     "says exact": (CUBE.replace('"reassociated"', '"exact"'), "it says exact"),
     "float64": (
         CUBE.replace(FORWARD, "        stock, input = input, input.double()\n" + FORWARD).replace(
