@@ -66,10 +66,11 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     pad_linear(patcher, _linear(model, path), columns=(heads, parts.width, padded))
     for path in parts.norms:
         pad_any_norm(patcher, model.get_submodule(path), parts.width, padded)
-    if _scales_by(module, parts.size_name):
-        name = next(n for n in _SCALINGS if isinstance(module.__dict__.get(n), float))
-        patcher.set_attr(module, name, module.__dict__[name] * (padded / parts.width) ** 0.5)
-    elif not any(isinstance(module.__dict__.get(name), float) for name in _SCALINGS):
+    scaling = next((name for name in _SCALINGS if isinstance(module.__dict__.get(name), float)), None)
+    if scaling is not None and _scales_by(module, parts.size_name):
+        patcher.set_attr(module, scaling, module.__dict__[scaling] * (padded / parts.width) ** 0.5)
+    elif scaling is None:
+        # What the module derives from the padded size and hands to the attention function is replaced there.
         patcher.set_attr(module, "real_scaling", parts.width**-0.5)
     patcher.set_attr(module, parts.size_name, padded)
     if "all_head_size" in module.__dict__:
