@@ -47,8 +47,8 @@ def test_it_computes_what_stock_computes(example: Example) -> None:
 
 
 def test_it_is_for_the_rules_that_it_was_accepted_for() -> None:
-    assert ADAPTER.rules == {rules!r}
-    assert ADAPTER.equivalence == {equivalence!r}
+    assert ADAPTER.rules == {rules}
+    assert ADAPTER.equivalence == "{equivalence}"
 '''
 
 
@@ -76,7 +76,7 @@ class Landing:
         test = _TEST.format(
             name=self.name,
             summary=self.summary.replace('"""', "'''"),
-            rules=self.rules,
+            rules="(" + ", ".join(f'"{rule}"' for rule in self.rules) + (",)" if len(self.rules) == 1 else ")"),
             equivalence=self.equivalence,
             tolerance=1e-9,
         )
