@@ -147,10 +147,10 @@ def _kind(module: nn.Module) -> str | None:
     if not isinstance(module, nn.modules.conv._ConvNd) or isinstance(module, (PatchProduct, TapProduct)):
         return None
     plain = module.groups == 1 and set(module.dilation) == {1} and not module.transposed
+    if module.stride == module.kernel_size and (module.padding == "valid" or not any(module.padding)) and plain:
+        return "patches"
     if not plain or isinstance(module.padding, str):
         return None
-    if module.stride == module.kernel_size and not any(module.padding):
-        return "patches"
     same = isinstance(module, nn.Conv1d) and module.stride == (1,) and module.padding_mode == "zeros"
     keeps = 2 * module.padding[0] == module.kernel_size[0] - 1
     return "taps" if same and keeps and is_whole(module.in_channels) else None
@@ -182,6 +182,17 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
         # Patches are cut on the host, which a graph cannot do.
         patcher.swap_class(module, PatchProduct, runs_eagerly=True)
         patcher.derive(module, "patch_matrix", ("weight",), patch_matrix)
+
+
+def _siglip() -> nn.Module:
+    from transformers import SiglipVisionConfig, SiglipVisionModel
+
+    torch.manual_seed(3)
+    config = SiglipVisionConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1, image_size=28, patch_size=7
+    )
+    model: nn.Module = SiglipVisionModel(config).double().eval()
+    return model
 
 
 def _vision(patch: int) -> nn.Module:
@@ -226,6 +237,7 @@ def _examples() -> list[Example]:
     return [
         Example("patches_of_7", functools.partial(_vision, 7), lambda: {"pixel_values": _random(2, 3, 28, 28)}),
         Example("patches_of_8", functools.partial(_vision, 8), lambda: {"pixel_values": _random(1, 3, 28, 28)}),
+        Example("valid_padding", _siglip, lambda: {"pixel_values": _random(2, 3, 28, 28)}),
         Example("patches_3d", functools.partial(_convolution, "patches_3d"), lambda: {"input": _random(2, 3, 2, 9, 8)}),
         Example("taps", functools.partial(_convolution, "taps"), lambda: {"input": _random(2, 64, 9)}),
         Example("causal", _lfm2, lambda: {"input_ids": ids, "use_cache": False}),

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hf_adapters.adapters import _attention, _probe
-from hf_adapters.adapters._sticks import HALF_DTYPES
+from hf_adapters.adapters._sticks import HALF_DTYPES, is_whole
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 
@@ -83,6 +84,32 @@ class TokenMaskAttention(nn.Module):
         output, weights = _attention.attend(query, key, value, hide, self.real_scaling, keep=keep, empty_rows="mean")
         mixed = self.out_lin(output.transpose(1, 2).contiguous().view(batch, tokens, -1))
         return (mixed, weights) if output_attentions else (mixed,)
+
+
+class PackedAttention(nn.MultiheadAttention):
+    """Mixin for ``nn.MultiheadAttention`` with one packed projection and the batch first (pooling heads of SigLIP)."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        """``[batch, queries, width]`` from ``[batch, keys, width]``; with masks or weights asked for, the stock way."""
+        if args or any(option not in (None, False) for option in kwargs.values()):
+            return super().forward(query, key, value, *args, **kwargs)
+        parts = zip((query, key, value), self.in_proj_weight.chunk(3), self._biases(), strict=True)
+        heads = (F.linear(x, w, b).view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x, w, b in parts)
+        q, k, v = heads
+        mixed, _ = _attention.attend(q, k, v, None, self.head_dim**-0.5)
+        return self.out_proj(mixed.transpose(1, 2).contiguous().view(query.shape)), None
+
+    def _biases(self) -> tuple[Tensor | None, ...]:
+        packed: Tensor | None = self.in_proj_bias
+        return (None, None, None) if packed is None else packed.chunk(3)
+
+
+def _is_packed(module: nn.Module) -> bool:
+    if not isinstance(module, nn.MultiheadAttention) or isinstance(module, PackedAttention):
+        return False
+    plain = module.bias_k is None and module.bias_v is None and not module.add_zero_attn
+    same: bool = module._qkv_same_embed_dim
+    return plain and same and module.batch_first and is_whole(module.head_dim)
 
 
 class UnscaledAttention(nn.Module):
@@ -202,6 +229,8 @@ def _sites(model: nn.Module) -> list[Site]:
             if proven.setdefault(key, proven.get(key) or _proven_biased(module)):
                 after = "contiguous heads, finite mask"
                 found.append(Site(path=path, kind="biased", before="attention by hand", after=after))
+        elif _is_packed(module):
+            found.append(Site(path=path, kind="packed", before="packed attention", after="contiguous heads"))
         elif _is_masked_by_token(module):
             key = (type(module), module.q_lin.weight.shape)
             if proven.setdefault(key, proven.get(key) or _proven_token_mask(module)):
@@ -218,6 +247,9 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module: Any = model.get_submodule(site.path)
     if site.kind == "biased":
         patcher.swap_class(module, BiasedAttention, real_scaling=module.attention_head_size**-0.5)
+        return
+    if site.kind == "packed":
+        patcher.swap_class(module, PackedAttention)
         return
     if site.kind == "token mask":
         patcher.swap_class(module, TokenMaskAttention, real_scaling=module.head_dim**-0.5)
@@ -238,6 +270,16 @@ def _mpnet() -> nn.Module:
     )  # fmt: skip
     model: nn.Module = MPNetModel(config)
     return model.double().eval()
+
+
+def _pooling() -> nn.Module:
+    from transformers import SiglipVisionConfig
+    from transformers.models.siglip.modeling_siglip import SiglipMultiheadAttentionPoolingHead
+
+    torch.manual_seed(2)
+    config = SiglipVisionConfig(hidden_size=64, intermediate_size=64, num_attention_heads=1)
+    module: nn.Module = SiglipMultiheadAttentionPoolingHead(config)
+    return module.double().eval()
 
 
 def _flaubert() -> nn.Module:
@@ -275,6 +317,9 @@ def _examples() -> list[Example]:
     right, left = functools.partial(_inputs, "right"), functools.partial(_inputs, "left")
     return [
         Example("mpnet", _mpnet, right),
+        Example(
+            "packed", _pooling, lambda: {"hidden_state": torch.linspace(-2, 2, 2 * 9 * 64).double().view(2, 9, 64)}
+        ),
         Example("flaubert", _flaubert, right, widened=True),
         Example("gpt_neo", _gpt_neo, right),
         Example("gpt_neo_left", _gpt_neo, left),

@@ -24,6 +24,7 @@ from hf_adapters.validation import dl16_ops
 
 aten = torch.ops.aten
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
+CONVOLUTIONS = {torch.conv1d, torch.conv2d, torch.conv3d}
 LOOKUPS = {aten.embedding, aten.index_select, aten.index}
 
 
@@ -63,6 +64,9 @@ class _MathAttention(TorchFunctionMode):
     ) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
             return dl16_ops.attention(*args, **(kwargs or {}))
+        if func in CONVOLUTIONS:
+            # They compare the dtypes of input and bias before any operation is dispatched.
+            return func(*tree_map(_widen, args), **tree_map(_widen, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
