@@ -5,6 +5,7 @@ Run as `python -m tests.cli.pinned ARGUMENTS`.
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from hf_adapters.sweep import fingerprint
@@ -21,5 +22,7 @@ def pin() -> None:
 if __name__ == "__main__":
     from hf_adapters.cli import main
 
+    # A test run that was started in the background hands down an ignored SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     pin()
     sys.exit(main())

@@ -150,7 +150,7 @@ def test_tables_line_up(opened: Opened) -> None:
         """() => [...document.querySelectorAll("main table")].map((table) => [...table.rows].map((row) =>
           [...row.cells].map((cell) => getComputedStyle(cell).textAlign)))"""
     )
-    assert len(tables) == 8
+    assert len(tables) == 9
     for rows in tables:
         assert len(rows) > 1
         assert len({tuple(alignments) for alignments in rows}) == 1, "headers stand like their columns"
