@@ -20,11 +20,11 @@ FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup sweep test lint format typecheck bench bench-agents bench-device docs clean check-tools $(TYPED)
+.PHONY: help setup sweep test opinfo lint format typecheck bench bench-agents bench-device docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make lint | typecheck | bench | bench-agents | bench-device | docs | format | clean'
+	@echo 'make opinfo | lint | typecheck | bench | bench-agents | bench-device | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -71,6 +71,10 @@ $(TYPED):
 	@ln -s '$(CURDIR)/spyre_backend' $@/spyre_backend
 	@ln -s '$(CURDIR)'/hf_adapters/* $@/hf_adapters/
 	@for folder in $(FOLDERS); do ln -s "$(CURDIR)/$$folder" $@/hf_adapters/$$folder; done
+
+# Every sample of PyTorch's own operator and module tests, in every dtype that the device stores.
+opinfo: setup
+	SPYRE_OPINFO=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 3600 tests/opinfo
 
 lint: setup $(TYPED)
 	$(BIN)/ruff check $(LINTED)

@@ -157,6 +157,15 @@ def roll(x: Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Tensor:
     return x.clone()
 
 
+def full(size: Sequence[int], value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """D1.6: a constant in a dtype that the device has no format for is refused; PyTorch would fold it on the device."""
+    known = capabilities.current().dtypes.formats.get(str(dtype).removeprefix("torch."))
+    if dtype is None or (known is not None and not known.refused):
+        return NotImplemented
+    empty = aten.empty.memory_format(size, dtype=dtype, **options)
+    return _refused(empty, "aten.full.default", "dtype-unsupported", f"no device format for {dtype}")
+
+
 DEVICE_FORMS: dict[OpOverload, Decomposition] = {
     aten._softmax.default: softmax,
     aten._log_softmax.default: log_softmax,
@@ -164,6 +173,7 @@ DEVICE_FORMS: dict[OpOverload, Decomposition] = {
     aten.addmm.default: addmm,
     aten.baddbmm.default: baddbmm,
     aten.ceil.default: ceil,
+    aten.full.default: full,
     aten.roll.default: roll,
 }
 COMPOSITE_FORMS: dict[OpOverload, Decomposition] = {

@@ -25,7 +25,7 @@ def _reduction(
     dtype: torch.dtype | None = None,
     inner: Callable[[Any], Any] | None = None,
 ) -> TensorBox:
-    """A device reduction of ``x`` over ``axes``; never split, never unrolled (D4.4)."""
+    """A device reduction of ``x`` over ``axes``; never split, never unrolled (D4.4).  A number is its own reduction."""
     size = list(x.get_size())
     axes = sorted({a % len(size) for a in axes}) if size else []
     kept = [i for i in range(len(size)) if i not in axes]
@@ -42,6 +42,8 @@ def _reduction(
         return loaded if inner is None else inner(loaded)
 
     ranges = [1 if i in axes else n for i, n in enumerate(size) if keepdim or i not in axes]
+    if not axes:
+        return _make_pointwise(x, lambda index: inner_fn(index, ()), ranges, dtype or x.get_dtype())
     return _make_reduction(x, kind, ranges, [size[a] for a in axes], inner_fn, dtype or x.get_dtype())
 
 
@@ -280,10 +282,11 @@ def _unary(name: str) -> Callable[..., TensorBox]:
 
 def lower_softplus(x: TensorBox, beta: float = 1, threshold: float = 20) -> Any:
     """aten.softplus; beta other than 1 is scaled around it (#1882 in D1.5)."""
+    attrs = {} if threshold == 20 else {"threshold": float(threshold)}
     if beta == 1:
-        return _pointwise("softplus", x)
+        return _pointwise("softplus", x, **attrs)
     scaled = _realized(stock.lowerings[aten.mul.Tensor](x, beta))
-    return stock.lowerings[aten.mul.Tensor](_realized(_pointwise("softplus", scaled)), 1 / beta)
+    return stock.lowerings[aten.mul.Tensor](_realized(_pointwise("softplus", scaled, **attrs)), 1 / beta)
 
 
 def lower_logical_not(x: TensorBox) -> Any:

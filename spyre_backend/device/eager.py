@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from spyre_backend import _C, capabilities
 from spyre_backend.compiler import settings
+from spyre_backend.device.convolution import convolution
 from spyre_backend.errors import SpyreUnsupported
 
 POINTWISE = (
@@ -108,6 +109,7 @@ def install() -> None:
         _implement(_library, name, _refusable(_overload(name)), "PrivateUse1")
     for name in REFUSABLE_IN_PLACE:
         _implement(_library, name, _refusable_in_place(_overload(name)), "PrivateUse1")
+    _implement(_library, "convolution_overrideable", convolution, "PrivateUse1")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
         _implement(_library, "scaled_dot_product_attention", _attention, key)
 
@@ -158,16 +160,42 @@ def _in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 def _refusable(op: torch._ops.OpOverload) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        if _last_writer_wins(op, args, kwargs):
+            return _on_host(*_overwriting(op, args, kwargs))
         _refuse_in_eager(op, args, kwargs)
         return _on_host(op, args, kwargs)
 
     return kernel
 
 
+def _last_writer_wins(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether #4411 applies: a sum at repeated indices, which this bug does not refuse but gets wrong (D2.8)."""
+    if not capabilities.current().settings.bug("issue-4411"):
+        return False
+    return op is torch.ops.aten.index_add.default or bool([*args, False][3] or kwargs.get("accumulate", False))
+
+
+def _overwriting(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> tuple[torch._ops.OpOverload, Any, Any]:
+    """The call with repeated indices that does not accumulate: every index adds to what was there before."""
+    x, *rest = args
+    if op is torch.ops.aten.index_add.default:
+        dim, index, values = rest[:3]
+        values = values * kwargs.get("alpha", 1) + x.index_select(dim, index)
+        return torch.ops.aten.index_copy.default, (x, dim, index, values), {}
+    indices, values = rest[:2]
+    return (
+        torch.ops.aten.index_put.default,
+        (x, indices, values + x.cpu()[tuple(i.cpu() for i in indices)].to(x.device)),
+        {},
+    )
+
+
 def _refusable_in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
     functional = _functional_of(op)
 
     def kernel(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if _last_writer_wins(functional, (target, *args), kwargs):
+            return target.copy_(_on_host(*_overwriting(functional, (target, *args), kwargs)))
         _refuse_in_eager(functional, (target, *args), kwargs)
         return target.copy_(_on_host(functional, (target, *args), kwargs))
 
