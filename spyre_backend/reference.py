@@ -124,6 +124,14 @@ In `spyre_backend/emulator/clock_constants.py`. `SPYRE_CLOCK_DISPATCH` chooses b
 `SPYRE_CLOCK_NOISE` (a seed) adds the error that the sources report for the model.
 """
 
+_SILENT_BUGS = """\
+## Silent bugs
+
+Wrong numbers without an error. Off, so that a sweep measures the release and not its worst day, unless a file or
+`SPYRE_BACKEND_SILENT_BUGS` (names, separated by commas) switches them on; in Python, `capabilities.silent_bugs(name)`
+for a block. Where a source gives no more than "wrong", the effect is the simplest wrong access with that trigger.
+"""
+
 _LIMITS = ("num_cores", "lx_bytes", "lx_usable_bytes", "span_limit_bytes", "loop_count_max", "dram_bytes", "topk_max_k")
 
 
@@ -138,8 +146,8 @@ def render() -> str:
         _table(("what", "why"), NOT_MODELLED),
         "## Limits\n",
         _table(("limit", *(r.release for r in releases)), _limits(releases)),
-        "## Silent bugs\n\nOff unless a release or a setting switches them on.\n",
-        _table(("name", "issue", "trigger", "effect", *(r.release for r in releases)), _bugs(releases)),
+        _SILENT_BUGS,
+        _table(("name", "issue", "trigger", "effect", "emulated", *(r.release for r in releases)), _bugs(releases)),
         "## Compiler switches\n",
         _table(("setting", "environment", "default"), _switches()),
         _CONSTANTS,
@@ -166,7 +174,8 @@ def _limits(releases: list[Capabilities]) -> Iterator[tuple[str, ...]]:
 def _bugs(releases: list[Capabilities]) -> Iterator[tuple[str, ...]]:
     for name, bug in sorted(releases[-1].settings.silent_bugs.items()):
         states = ("on" if release.settings.bug(name) else "off" for release in releases)
-        yield (f"`{name}`", bug.issue, bug.trigger, bug.effect, *states)
+        emulated = "yes" if bug.emulated else f"no: {bug.missing}"
+        yield (f"`{name}`", bug.issue, bug.trigger, bug.effect, emulated, *states)
 
 
 def _switches() -> Iterator[tuple[str, ...]]:

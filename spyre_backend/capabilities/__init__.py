@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from spyre_backend.capabilities.loader import CapabilityFileError, UnknownRelease, available, load
+from spyre_backend.capabilities.loader import CapabilityFileError, UnknownRelease, available, load, load_as, with_bugs
 from spyre_backend.capabilities.model import (
     Capabilities,
     DType,
@@ -35,6 +35,7 @@ from spyre_backend.capabilities.model import (
 __all__ = [
     "DEFAULT_RELEASE",
     "ENVIRONMENT_VARIABLE",
+    "SILENT_BUGS_VARIABLE",
     "Capabilities",
     "CapabilityFileError",
     "DType",
@@ -50,15 +51,20 @@ __all__ = [
     "available",
     "current",
     "load",
+    "load_as",
     "on_change",
     "set_release",
+    "silent_bugs",
     "use",
 ]
 
 DEFAULT_RELEASE = "2026.07"
 ENVIRONMENT_VARIABLE = "SPYRE_BACKEND_RELEASE"
+SILENT_BUGS_VARIABLE = "SPYRE_BACKEND_SILENT_BUGS"
+"""Silent bugs to switch on, by name, separated by commas: "issue-3770,issue-3264"."""
 
 _chosen: str | None = None
+_bugs: str | None = None
 _listeners: list[Callable[[], None]] = []
 
 
@@ -69,8 +75,11 @@ def current() -> Capabilities:
 
     Raises:
         UnknownRelease: the environment names a release that does not exist.
+        CapabilityFileError: `SPYRE_BACKEND_SILENT_BUGS` names a bug that no file describes or nothing emulates.
     """
-    return load(_chosen or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_RELEASE)
+    release = load(_chosen or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_RELEASE)
+    named = os.environ.get(SILENT_BUGS_VARIABLE, "") if _bugs is None else _bugs
+    return with_bugs(release, named) if named else release
 
 
 def set_release(name: str | None) -> None:
@@ -106,3 +115,19 @@ def use(name: str | None) -> Iterator[Capabilities]:
         yield current()
     finally:
         set_release(before)
+
+
+@contextmanager
+def silent_bugs(*names: str) -> Iterator[Capabilities]:
+    """Run a block with these silent bugs of the release switched on, and no others; functions compiled before stay.
+
+    Raises:
+        CapabilityFileError: no file describes a bug of this name, or nothing emulates it.
+    """
+    global _bugs
+    before = _bugs
+    _bugs = ",".join(names)
+    try:
+        yield current()
+    finally:
+        _bugs = before

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
@@ -65,6 +65,34 @@ def load(name: str) -> Capabilities:
     if name not in available():
         raise UnknownRelease(f"unknown torch-spyre release {name!r}; available: {', '.join(available())}")
     return _build(name, _read_release(name))
+
+
+@cache
+def with_bugs(release: Capabilities, names: str) -> Capabilities:
+    """The release with these silent bugs (names, separated by commas) switched on, under a fingerprint of its own.
+
+    Raises:
+        CapabilityFileError: no file describes a bug of this name, or nothing emulates it.
+    """
+    wanted = sorted({name.strip() for name in names.split(",") if name.strip()})
+    bugs = dict(release.settings.silent_bugs)
+    for name in wanted:
+        if name not in bugs or not bugs[name].emulated:
+            known = ", ".join(sorted(key for key, bug in bugs.items() if bug.emulated))
+            raise CapabilityFileError(f"silent bug {name!r} cannot be switched on; there are: {known}")
+        bugs[name] = replace(bugs[name], enabled=True)
+    marked = f"{release.fingerprint}+{'+'.join(wanted)}" if wanted else release.fingerprint
+    return replace(release, settings=replace(release.settings, silent_bugs=bugs), fingerprint=marked)
+
+
+def load_as(name: str, fingerprint: str) -> Capabilities:
+    """Capabilities of the release `name` with the silent bugs that were on when a program got this fingerprint.
+
+    Raises:
+        UnknownRelease: no file for this name.
+    """
+    release = load(name)
+    return with_bugs(release, ",".join(part for part in fingerprint.split("+") if part in release.settings.silent_bugs))
 
 
 def _read_release(name: str) -> dict[str, Any]:

@@ -93,7 +93,10 @@ class Numerics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentBug:
-    """A bug that gives wrong numbers without an error (D2.8, D6.7); off unless a release switches it on."""
+    """A bug that gives wrong numbers without an error (D2.8, D6.7); off unless a release or a setting switches it on.
+
+    `emulated` is False for bugs that are only described: `missing` says what would be needed.
+    """
 
     name: str
     issue: str
@@ -102,6 +105,8 @@ class SilentBug:
     state: str
     source: str
     enabled: bool = False
+    emulated: bool = True
+    missing: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,7 +220,7 @@ class DTypes:
         return "dtype-fp32-op" if dtype == "float32" else "dtype-unsupported"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Capabilities:
     """Everything the project knows about one torch-spyre release."""
 

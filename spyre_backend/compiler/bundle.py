@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spyre_backend import capabilities
-from spyre_backend.compiler import hbm_pool, scratchpad, settings
+from spyre_backend.compiler import hbm_pool, scratchpad, settings, silent_bugs
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.graph import Buffer, Graph, operands
 from spyre_backend.compiler.writes import needed_content
@@ -53,7 +53,7 @@ def build_program(name: str, graph: Graph, ops: Sequence[Op], kept: frozenset[st
         release=capability.release,
         fingerprint=capability.fingerprint + (f"+{changed}" if changed else ""),
         tensors=tuple(specs),
-        ops=tuple(planned.ops),
+        ops=tuple(silent_bugs.apply(planned.ops, {spec.name: spec for spec in specs})),
         arguments=tuple(s.name for s in specs if s.kind != "temp"),
     )
     return Bundle(program, planned.notes, _story(program, lives, offsets))

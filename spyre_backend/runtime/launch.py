@@ -67,7 +67,7 @@ class LoadedProgram:
             SpyreRuntimeError: the program is malformed.
             SpyreUnsupported: it has more tensors, or larger ones, than the release's segments hold (D1.4).
         """
-        release = capabilities.load(program.release)
+        release = capabilities.load_as(program.release, program.fingerprint)
         self.program = program
         self.digest = program.digest
         self._specs = tuple(_argument_spec(program, name) for name in program.arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +13,19 @@ from tests.conformance.probe import Probe, halves, integers
 ROPE = "unsupported:rope-half-stick"
 SPLIT = "unsupported:view-stick-split"
 BAD_K = "unsupported:matmul-k-stick"
-POW = "unsupported:pow-scalar-exponent"
+ROOT = "unsupported:pow-scalar-exponent"
+POW = {"2026.07": ROOT, "2026.09": "ok"}
 DOUBLE = "unsupported:double-broadcast|pointwise-stick"
+DOUBLE_PRECISION = "unsupported:dtype-unsupported"
 UNSUPPORTED = "unsupported:op-unsupported"
 
 
 def _probe(
-    name: str, fn: Callable[..., object], shapes: tuple[tuple[int, ...], ...], expect: str, source: str
+    name: str,
+    fn: Callable[..., object],
+    shapes: tuple[tuple[int, ...], ...],
+    expect: str | Mapping[str, str],
+    source: str,
 ) -> Probe:
     return Probe(
         name=f"disguised-{name}", fn=fn, inputs=lambda: halves(*shapes), expect=expect, source=source, tolerance=2e-2
@@ -68,8 +74,8 @@ PROBES: tuple[Probe, ...] = (
     _probe("k-slice", lambda a, b: a[:, :32] @ b[:32], ((8, 64), (64, 64)), BAD_K, "D6.11 matmul"),
     _probe("square", torch.square, ((7, 64),), POW, "D5.2 pow"),
     _probe("power-operator", lambda x: x**2, ((7, 64),), POW, "D5.2 pow"),
-    _probe("vector-norm", lambda x: x.norm(dim=-1), ((7, 64),), POW, "D5.2 pow: taken apart into pow and sum"),
-    _probe("normalize", lambda x: F.normalize(x, dim=-1), ((7, 64),), POW, "D5.2 pow: taken apart into pow and sum"),
+    _probe("vector-norm", lambda x: x.norm(dim=-1), ((7, 64),), ROOT, "D5.2 pow: taken apart into pow and sum"),
+    _probe("normalize", lambda x: F.normalize(x, dim=-1), ((7, 64),), ROOT, "D5.2 pow: taken apart into pow and sum"),
     _probe("norm-by-products", lambda x: x / (x * x).sum(-1, keepdim=True).sqrt(), ((7, 64),), "ok", "D5.2, D6.1"),
     _probe("element-by-narrow", lambda x: x.narrow(0, 3, 1).squeeze(0) * 2, ((64,),), "unsupported", "D6.11 select"),
     _probe("element-from-the-end", lambda x: x[-1] * 2, ((64,),), "unsupported:select-1d", "D6.11 select"),
@@ -92,6 +98,11 @@ PROBES: tuple[Probe, ...] = (
         "unsupported:conv",
         "D5.1",
     ),
+    _probe("softplus-threshold", lambda x: F.softplus(x, 2, 1), ((7, 64),), "ok", "D5.2 softplus, #1882"),
+    _probe(
+        "constant-float64", lambda x: torch.zeros_like(x, dtype=torch.float64), ((7, 64),), DOUBLE_PRECISION, "D1.6"
+    ),
+    _probe("sum-of-a-number", lambda x: x.sum() + x.amax(), ((),), "ok", "D5.3: a number is its own reduction"),
     _probe("reflect-padding", lambda x: F.pad(x, (2, 2), mode="reflect"), ((1, 7, 64),), "unsupported", "D5.4 index"),
     Probe(
         name="disguised-one-hot",

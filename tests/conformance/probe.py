@@ -7,7 +7,7 @@ A probe is a small function on device tensors with the outcome that the device n
     unsupported:RULE|RULE   raises `SpyreUnsupported` with one of these rules
     A or B                  the sources leave both open
 
-An expectation is one outcome for the default release, or a table by release.
+An expectation is one outcome for every release, or a table by release.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class Probe:
     slow: bool = False
 
     def releases(self) -> tuple[str, ...]:
-        """Releases for which the probe states an outcome."""
-        return (DEFAULT_RELEASE,) if isinstance(self.expect, str) else tuple(self.expect)
+        """Releases for which the probe states an outcome: all of them, but the slow ones run on the default alone."""
+        if not isinstance(self.expect, str):
+            return tuple(self.expect)
+        return (DEFAULT_RELEASE,) if self.slow else capabilities.available()
 
     def expected(self, release: str) -> str:
         """The stated outcome for `release`."""
