@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from hf_adapters.validation.recording import Recording, batches
 from hf_adapters.validation.runners import Execution
 from hf_adapters.validation.types import Check
 from hf_adapters.validation.work import LEAST_SHARE
@@ -72,6 +75,25 @@ def checks(
             ),
         )
     return out
+
+
+def stock_work(products: Mapping[frozenset[int], int], reference: Recording, candidate: Recording) -> float:
+    """Multiplications of the stock model for as many positions as the candidate's layers had.
+
+    Padding to buckets multiplies more, but only where a product runs over the tokens: the projection of a table of
+    relative positions stays as it is. A product runs over the tokens when one of its sizes is the length of a batch,
+    or its rows times its length.
+
+    Args:
+        products: multiplications of the stock run by the operands' sizes.
+        reference: what the stock run recorded.
+        candidate: what the candidate's run recorded.
+    """
+    stock = batches(reference)
+    lengths = {size for rows, length in stock for size in (length, rows * length)}
+    padded = sum(r * n for r, n in batches(candidate)) / max(1, sum(r * n for r, n in stock))
+    growth = max(1.0, padded)
+    return sum(count * (growth if sizes & lengths else 1.0) for sizes, count in products.items())
 
 
 def work_checks(done: int | None, stock: float) -> list[Check]:

@@ -101,8 +101,8 @@ class FormatLog:
     """Operations with a DL16 result, by name."""
     off_format: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Heavy computations on another dtype than the device computes in, by (op, dtype)."""
-    multiplications: int = 0
-    """Multiplications of the matrix products done in DL16."""
+    products: Counter[frozenset[int]] = field(default_factory=Counter)
+    """Multiplications of the matrix products done in DL16, by the sizes of both operands."""
 
 
 class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -138,7 +138,7 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.log.dl16_ops[str(packet)] += 1
         if packet in PRODUCTS:
             left, right = inner_args[-2:]
-            self.log.multiplications += left.numel() * right.shape[-1]
+            self.log.products[frozenset((*left.shape, *right.shape))] += left.numel() * right.shape[-1]
         if handler is not None:
             out = handler(self.settings, *inner_args, **inner_kwargs)
         else:

@@ -83,10 +83,10 @@ def record(
     return Recording(values)
 
 
-def positions(recording: Recording) -> int:
-    """Positions `batch * length` in all layer outputs of a recording, padding included."""
+def batches(recording: Recording) -> list[tuple[int, int]]:
+    """(rows, positions of a row) of every layer output in a recording, padding included."""
     layers = (v for k, v in recording.values.items() if k.partition("/")[2] not in MODEL_PLACES and v.dim() == 3)
-    return sum(value.shape[0] * value.shape[1] for value in layers)
+    return [(value.shape[0], value.shape[1]) for value in layers]
 
 
 def last_hidden_state(output: Any) -> Tensor | None:

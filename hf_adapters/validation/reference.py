@@ -25,7 +25,7 @@ from torch import nn
 from hf_adapters.validation import conduct
 from hf_adapters.validation.acceptance import Evidence, UnusableReference, judge
 from hf_adapters.validation.inputs import InputSet
-from hf_adapters.validation.recording import Pooling, Recording, positions
+from hf_adapters.validation.recording import Pooling, Recording
 from hf_adapters.validation.runners import run_float64, run_floor, run_reference, weights_digest
 from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Check, Judgement, Thresholds
@@ -92,7 +92,7 @@ class InlineJudge:
             self._digest = weights_digest(model)
             self._reference = run_reference(model, input_sets, pooling)
             floor = run_floor(model, input_sets, pooling)
-            self._floor, self._multiplications = floor.recording, floor.multiplications or 0
+            self._floor, self._products = floor.recording, floor.products
         # Only a patched candidate is compared in float64; a stock one that is accepted never needs these values.
         self._exact: Recording | None = None
         self._compute_exact: Callable[[], Recording] | None = lambda: run_float64(model, input_sets, pooling)
@@ -117,10 +117,8 @@ class InlineJudge:
         return judge(evidence, self._thresholds)
 
     def _work(self, candidate: Candidate) -> list[Check]:
-        """Padding to buckets multiplies more; the stock work is scaled to as many positions as the candidate's layers
-        had."""
-        padded = positions(candidate.recording) / max(1, positions(self._reference))
-        return conduct.work_checks(candidate.multiplications, self._multiplications * max(1.0, padded))
+        stock = conduct.stock_work(self._products, self._reference, candidate.recording)
+        return conduct.work_checks(candidate.multiplications, stock)
 
     def close(self) -> None:
         """See `Judge`."""

@@ -42,6 +42,8 @@ class Execution:
     """Time of the launches on the simulated card, each with its dispatch; None when the runner has no device."""
     multiplications: int | None = None
     """Multiplications of matrix products on the device; None when the runner cannot tell."""
+    products: Mapping[frozenset[int], int] = field(default_factory=dict)
+    """The same by the sizes of both operands, where the runner sees them."""
     layers: int = 0
     """Repeated layers that were called at least once."""
     seconds: float = 0.0
@@ -103,7 +105,8 @@ class Simulated:
         return Execution(
             recording=recording,
             computed_elsewhere={f"{op} in {dtype}": calls for (op, dtype), calls in log.off_format.items()},
-            multiplications=log.multiplications,
+            multiplications=log.products.total(),
+            products=log.products,
             layers=_layers_called(recording, layers),
             seconds=time.perf_counter() - started,
         )

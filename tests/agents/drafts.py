@@ -211,7 +211,12 @@ REFUSED_BY_THE_SCREEN = (
     Hostile("unknown equivalence", CUBE.replace('"reassociated"', '"close enough"')),
 )
 
-ESCAPES = """
+SYSTEM_FOLDERS = ["bin", "code", "dev", "etc", "job", "lib", "lib64", "proc", "root", "sbin", "tmp", "usr"]
+"""What the root directory of a sandbox may hold, apart from the folder in which the interpreter lies."""
+
+ESCAPES = (
+    f"SYSTEM_FOLDERS = {SYSTEM_FOLDERS!r}\n"
+    + """
 import builtins, ctypes, gc, os, signal, socket, subprocess, sys, time
 from pathlib import Path
 from hf_adapters.protocols import Adapter
@@ -241,8 +246,7 @@ attempt("fork", os.fork)
 attempt("subprocess", lambda: subprocess.run(["true"]))
 attempt("kill", lambda: os.kill(1, signal.SIGKILL))
 attempt("mount", lambda: ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None))
-known = "bin code dev etc job lib lib64 proc root sbin tmp usr".split()
-attempt("root directory", lambda: sorted(set(os.listdir("/")) - set(known)))
+attempt("root directory", lambda: sorted(set(os.listdir("/")) - set(SYSTEM_FOLDERS)))
 judges = ("hf_adapters.validation.reference", "hf_adapters.validation.acceptance", "hf_adapters.agents")
 attempt("modules of the judge", lambda: sorted(set(judges) & set(sys.modules)))
 
@@ -250,6 +254,7 @@ ADAPTER = Adapter(
     name="escapes", summary="x", rules=tuple(found), equivalence="exact", sites=None, apply=attempt, examples=None
 )
 """
+)
 """Code that the screen would refuse, to see what the sandbox does with it; what it found leaves in `rules`."""
 
 WRONG = {

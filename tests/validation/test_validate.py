@@ -14,8 +14,9 @@ from torch.nn import functional as F
 import hf_adapters
 from hf_adapters.validate import ValidationInputError, validate
 from hf_adapters.validation import functions, reference
+from hf_adapters.validation.conduct import stock_work
 from hf_adapters.validation.inputs import InputSet, draw, spec_of, standard_sets, structure_seed
-from hf_adapters.validation.recording import Pooling
+from hf_adapters.validation.recording import Pooling, Recording
 from hf_adapters.validation.reference import ReferenceProcessError, ReferenceServer
 from hf_adapters.validation.runners import Execution, Simulated, weights_digest
 from hf_adapters.validation.source import ModelSource
@@ -260,3 +261,13 @@ def test_a_dead_reference_process_is_an_error_and_the_next_one_works(monkeypatch
             dead.call("close", None)
         assert reference.shared_server() is not dead
     reference.shared_server().close()
+
+
+def test_padding_multiplies_only_what_runs_over_the_tokens() -> None:
+    stock = Recording({"a/layer.0": torch.zeros(2, 12, 64), "a/pooled": torch.zeros(2, 64)})
+    padded = Recording({"a/layer.0": torch.zeros(2, 64, 64)})
+    table, tokens, rows = frozenset({512, 64}), frozenset({2, 12, 64}), frozenset({24, 64})
+    products = {table: 1000, tokens: 30, rows: 60}
+    assert stock_work(products, stock, padded) == pytest.approx(1000 + (30 + 60) * 64 / 12)
+    assert stock_work(products, stock, stock) == 1090
+    assert stock_work(products, padded, stock) == 1090, "fewer positions than stock are no licence to do less"
