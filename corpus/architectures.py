@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_adapters.corpus.errors import ConfigInvalid, NoTextInputs, Unbuildable
 from hf_adapters.corpus.profiles import Profile
+from hf_adapters.natives import native_class, native_config
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -25,28 +26,29 @@ def config_from(model_type: str, values: Mapping[str, Any]) -> PretrainedConfig:
     """
     from transformers import CONFIG_MAPPING
 
-    if model_type not in CONFIG_MAPPING:
+    ours = native_config(model_type)
+    if ours is None and model_type not in CONFIG_MAPPING:
         raise ConfigInvalid(
             f"transformers does not know the model type {model_type!r}",
             hint="the model may need code from its repository, or a newer transformers",
         )
     given = {name: deepcopy(value) for name, value in values.items() if name != "model_type"}
     try:
-        config: PretrainedConfig = CONFIG_MAPPING[model_type](**given)
+        config: PretrainedConfig = (ours or CONFIG_MAPPING[model_type])(**given)
     except Exception as error:  # config classes validate with whatever exception they like
         raise ConfigInvalid(f"transformers refuses the config of type {model_type!r}: {error}") from error
     return config
 
 
 def class_named(name: str) -> type[PreTrainedModel]:
-    """The stock transformers class of that name.
+    """The stock transformers class of that name, or one of our own structures.
 
     Raises:
         Unbuildable: there is no such model class in the installed transformers.
     """
     import transformers
 
-    found = getattr(transformers, name, None)
+    found = native_class(name) or getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         raise Unbuildable(
             f"transformers {transformers.__version__} has no model class {name!r}",

@@ -13,6 +13,7 @@ from hf_adapters.corpus.architectures import config_from
 from hf_adapters.corpus.errors import ConfigInvalid, RemoteCodeRequired
 from hf_adapters.corpus.profiles import Profile, load_profiles
 from hf_adapters.corpus.signature import IRRELEVANT, config_hash
+from hf_adapters.natives import ForeignConfig, family_of, native_class, native_values
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -51,24 +52,34 @@ def parse_config(text: str | bytes, where: str) -> dict[str, Any]:
         ) from error
     if not isinstance(values, dict):
         raise ConfigInvalid(f"{where} holds a {type(values).__name__}, not an object of settings")
+    if not values.get("model_type") and family_of(values) is not None:
+        # Jina's third embedding model is published without its type.
+        return {**values, "model_type": "xlm-roberta"}
     if not isinstance(values.get("model_type"), str) or not values["model_type"]:
         raise ConfigInvalid(f"{where} names no model_type", hint="is it the config of a transformers model?")
     return values
 
 
-def profile_of(values: Mapping[str, Any], name: str, *, allow_remote_code: bool = False) -> Profile:
+def profile_of(
+    values: Mapping[str, Any],
+    name: str,
+    *,
+    allow_remote_code: bool = False,
+    weight_names: frozenset[str] = frozenset(),
+) -> Profile:
     """The profile of a config: a bundled one of the same structure (with this vocabulary), else a new one.
 
     Args:
         values: what `parse_config` returned.
         name: the model that it comes from, to name as representative and in messages.
         allow_remote_code: accept classes that only the model's repository has.
+        weight_names: names of the published weights, where they are at hand; some layouts are only told by them.
 
     Raises:
         RemoteCodeRequired: stock transformers has not the class, but the repository does.
         ConfigInvalid: transformers does not know the model type, or refuses a value.
     """
-    values = stock_values(values, name)
+    values = _native_values(stock_values(values, name), name, weight_names)
     model_type = values["model_type"]
     remote = _remote_class(values)
     if remote and not allow_remote_code:
@@ -98,6 +109,13 @@ def profile_of(values: Mapping[str, Any], name: str, *, allow_remote_code: bool 
     )
 
 
+def _native_values(values: Mapping[str, Any], name: str, weight_names: frozenset[str]) -> dict[str, Any]:
+    try:
+        return native_values({"_name_or_path": name, **values}, weight_names) if family_of(values) else dict(values)
+    except ForeignConfig as error:
+        raise ConfigInvalid(f"{name}: {error}") from error
+
+
 def _remote_class(values: Mapping[str, Any]) -> str | None:
     """The class that only the repository has, if the stock ones do not do."""
     from transformers import CONFIG_MAPPING
@@ -117,7 +135,7 @@ def _remote_class(values: Mapping[str, Any]) -> str | None:
 def _is_stock(name: str) -> bool:
     import transformers
 
-    return isinstance(getattr(transformers, name, None), type)
+    return native_class(name) is not None or isinstance(getattr(transformers, name, None), type)
 
 
 def _stock_class(values: Mapping[str, Any], config: PretrainedConfig) -> str:
@@ -179,7 +197,8 @@ def _token_ids(config: PretrainedConfig) -> dict[str, Any]:
 
 def _essence(config: PretrainedConfig) -> dict[str, Any]:
     """What a stock class reads from its config; settings that only some file mentions do not count."""
-    known = type(config)().to_dict()
+    # Stock decoders honour `is_causal`, but their configs do not list it.
+    known = {**type(config)().to_dict(), "is_causal": None}
     return _relevant({name: value for name, value in config.to_dict().items() if name in known})
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
+
+from hf_adapters.corpus import own
 
 Confidence = Literal["exact", "inferred"]
 
@@ -73,7 +75,35 @@ def iter_profiles(text: str) -> Iterator[Profile]:
 @cache
 def _bundled() -> Mapping[str, Profile]:
     text = files("hf_adapters.corpus").joinpath("data/profiles.jsonl").read_text(encoding="utf-8")
-    return {profile.profile_id: profile for profile in iter_profiles(text)}
+    found = {profile.profile_id: profile for profile in iter_profiles(text)}
+    for line in own.bundled():
+        before = found.get(line["profile_id"]) or _own_profile(line["profile_id"])
+        found[before.profile_id] = replace(
+            before,
+            rows=before.rows + len(line["ranks"]),
+            downloads=before.downloads + line["downloads"],
+            pooling=_added(before.pooling, line["pooling"]),
+        )
+    return found
+
+
+def _own_profile(profile_id: str) -> Profile:
+    structure = own.STRUCTURES[profile_id]
+    return Profile(
+        profile_id=profile_id,
+        shape_id=profile_id.partition("/")[0],
+        model_type=structure.config["model_type"],
+        architecture_class=structure.architecture_class,
+        config=structure.config,
+        representative_checkpoint=structure.checkpoint,
+        expected_parameter_count=structure.count,
+        pooling={},
+        confidence=structure.confidence,  # type: ignore[arg-type]
+    )
+
+
+def _added(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {name: before.get(name, 0) + more.get(name, 0) for name in [*before, *(set(more) - set(before))]}
 
 
 def load_profiles() -> dict[str, Profile]:

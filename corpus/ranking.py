@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
+
+from hf_adapters.corpus import own
 
 Match = Literal["exact", "inferred", "none"]
 
@@ -107,8 +109,23 @@ def parse_bundled_rows(text: str) -> Iterable[RankingRow]:
 def _bundled() -> Ranking:
     data = files("hf_adapters.corpus").joinpath("data")
     about = json.loads(data.joinpath("about.json").read_text(encoding="utf-8"))
-    rows = tuple(parse_bundled_rows(data.joinpath("ranking.csv").read_text(encoding="utf-8")))
+    placed = {rank: line for line in own.bundled() for rank in line["ranks"]}
+    rows = tuple(
+        _with_own(row, placed[row.rank]) if row.rank in placed else row
+        for row in parse_bundled_rows(data.joinpath("ranking.csv").read_text(encoding="utf-8"))
+    )
     return Ranking(rows=rows, source="bundled", date=about["date"])
+
+
+def _with_own(row: RankingRow, line: Mapping[str, Any]) -> RankingRow:
+    return replace(
+        row,
+        profile_id=line["profile_id"],
+        match=line["match"],
+        buildable=own.BUILDABLE,
+        standin_profile_id=None,
+        no_profile_reason=None,
+    )
 
 
 def load_ranking(top: int = 10_000) -> Ranking:

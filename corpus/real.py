@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from hf_adapters.corpus.architectures import count_parameters, declared, text_to
 from hf_adapters.corpus.build import BuiltModel
 from hf_adapters.corpus.errors import WeightsInvalid
 from hf_adapters.corpus.signature import structural_signature
+from hf_adapters.natives import Family, ForeignWeights, TaskRequired, family_of, load_native
+from hf_adapters.natives.loading import weight_names
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -39,9 +42,37 @@ def load_real(found: ModelRef, *, seed: int, max_elements: int, release: str | N
     model_class, config, left_out = text_tower(*declared(found.profile))
     if count_parameters(model_class, config) > max_elements:
         return None
+    family = _family(found)
+    if family is not None:
+        return _own(found, seed, release)
     alias = is_alias(_declared_type(found.folder))
     model = _from_pretrained(model_class, _weights_folder(found), seed, config if alias else None)
     return _built(found, model, signature, seed, left_out)
+
+
+def _family(found: ModelRef) -> Family | None:
+    from hf_adapters.corpus.match import parse_config
+
+    assert found.folder is not None
+    path = found.folder / "config.json"
+    return family_of(parse_config(path.read_bytes(), str(path)))
+
+
+def _own(found: ModelRef, seed: int, release: str | None) -> BuiltModel:
+    """A model whose published weights have other names than those of its class; each has to find its place."""
+    from hf_adapters.corpus.match import parse_config, profile_of
+
+    folder = _weights_folder(found)
+    path = folder / "config.json"
+    try:
+        model = load_native(folder)
+    except TaskRequired as error:
+        hint = "hf_adapters.natives.load_native(folder, task=...) merges the adapters of one"
+        raise WeightsInvalid(f"{found.ref}: {error}", hint=hint) from error
+    except ForeignWeights as error:
+        raise WeightsInvalid(f"{folder}: {error}", hint="a weight that is not found would be random") from error
+    profile = profile_of(parse_config(path.read_bytes(), str(path)), found.ref, weight_names=weight_names(folder))
+    return _built(replace(found, profile=profile), model, structural_signature(profile, release), seed, ())
 
 
 def _built(found: ModelRef, model: PreTrainedModel, signature: str, seed: int, left_out: tuple[str, ...]) -> BuiltModel:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hf_adapters.corpus import own
 from hf_adapters.corpus.errors import TableInvalid
 from hf_adapters.corpus.hub import RankingSink
 from hf_adapters.corpus.profiles import load_profiles
@@ -90,6 +91,11 @@ def _row(cells: Mapping[str | None, Any], where: str, has_profiles: bool) -> Ran
         raise TableInvalid(f"{where}: model_id is empty")
     profile_id = _profile(text, "profile_id", where) if has_profiles else _representative(model_id)
     standin_id = _profile(text, "standin_profile_id", where)
+    placed = own.placed(text)
+    if placed is not None and profile_id is None:
+        # The table knows this model by what its repository declares; we have the structure.
+        (profile_id, match), standin_id = placed, None
+        text = {**text, "match": match, "buildable": own.BUILDABLE, "no_profile_reason": ""}
     match = text.get("match") or ("exact" if profile_id else "none")
     if match not in _MATCHES:
         raise TableInvalid(f"{where}: match is {match!r}, not one of {', '.join(_MATCHES)}")
