@@ -85,7 +85,8 @@ def merge_peft(weights: Weights, adapters: Weights, settings: Values) -> dict[st
 def _pairs(adapters: Weights) -> Mapping[str, tuple[Tensor, Tensor]]:
     pairs = {}
     for name, first in adapters.items():
-        path = name.removeprefix(_PEFT)
+        # Like those of the weights, names may or may not have the prefix of a model with a head.
+        path = name.removeprefix(_PEFT).removeprefix("model.")
         if path.endswith(".lora_A.weight"):
             other = name.replace(".lora_A.", ".lora_B.")
             if other not in adapters:

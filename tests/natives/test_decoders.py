@@ -31,7 +31,7 @@ GTE = {
     "auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"},
 }  # fmt: skip
 JINA_SMALL = {**SIZES, "model_type": "jina_embeddings_v5", "architectures": ["JinaEmbeddingsV5Model"]}
-JINA_NANO = {**JINA_SMALL, "is_decoder": False, "num_key_value_heads": p.HEADS}
+JINA_NANO = {**JINA_SMALL, "is_decoder": False, "num_key_value_heads": p.HEADS, "pad_token_id": 0}
 
 
 def checkpoint(kind: str, keys: int = KEYS) -> p.Weights:
