@@ -26,7 +26,7 @@ LAYOUTS = ("gate_first", "gate_last")
 
 
 @strict
-class JinaBertConfig(PreTrainedConfig):
+class JinaBertConfig(PreTrainedConfig):  # type: ignore[misc]
     """Settings of :class:`JinaBertModel`; the defaults are those of jina-embeddings-v2-base-en.
 
     Attributes:
@@ -259,7 +259,7 @@ class JinaBertOutput(nn.Module):
         return output
 
 
-class JinaBertLayer(GradientCheckpointingLayer):
+class JinaBertLayer(GradientCheckpointingLayer):  # type: ignore[misc]
     """One layer of either layout."""
 
     def __init__(self, config: JinaBertConfig) -> None:
@@ -315,7 +315,7 @@ class JinaBertPooler(nn.Module):
         return pooled
 
 
-class JinaBertModel(PreTrainedModel):
+class JinaBertModel(PreTrainedModel):  # type: ignore[misc]
     """The encoder of jina-embeddings-v2; embeddings are the masked mean of ``last_hidden_state``."""
 
     config: JinaBertConfig
@@ -343,8 +343,8 @@ class JinaBertModel(PreTrainedModel):
         """Replace the table of words."""
         self.embeddings.word_embeddings = value  # type: ignore[assignment]
 
-    @can_return_tuple
-    @capture_outputs
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,

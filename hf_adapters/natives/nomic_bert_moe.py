@@ -28,7 +28,7 @@ _STICK = 64
 
 
 @strict
-class NomicBertMoeConfig(PreTrainedConfig):
+class NomicBertMoeConfig(PreTrainedConfig):  # type: ignore[misc]
     """Settings of :class:`NomicBertMoeModel`; the defaults are those of nomic-embed-text-v2-moe.
 
     Attributes:
@@ -210,7 +210,7 @@ class NomicBertMoeMixture(nn.Module):
         return output
 
 
-class NomicBertMoeLayer(GradientCheckpointingLayer):
+class NomicBertMoeLayer(GradientCheckpointingLayer):  # type: ignore[misc]
     """Attention and feed-forward, each followed by residual and norm."""
 
     def __init__(self, config: NomicBertMoeConfig, index: int) -> None:
@@ -235,7 +235,7 @@ class NomicBertMoeLayer(GradientCheckpointingLayer):
         return output
 
 
-class NomicBertMoeModel(PreTrainedModel):
+class NomicBertMoeModel(PreTrainedModel):  # type: ignore[misc]
     """The encoder of nomic-embed-text-v2-moe; embeddings are the masked mean of ``last_hidden_state``."""
 
     config: NomicBertMoeConfig
@@ -273,8 +273,8 @@ class NomicBertMoeModel(PreTrainedModel):
         """Replace the table of words."""
         self.embeddings.word_embeddings = value  # type: ignore[assignment]
 
-    @can_return_tuple
-    @capture_outputs
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
