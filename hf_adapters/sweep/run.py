@@ -126,7 +126,7 @@ def _execute(
                 tally.skip()
                 shown.update()
             elif event.kind == "retrying":
-                shown.update(f"{task.label}: its worker died, trying once more")
+                shown.update(f"{task.label}: {event.reason}; again at the end, alone")
             elif outcome is not None:
                 store.put_adapters(adapter_records(outcome))
                 record = verdict_record(outcome, identity, signature=task.key)

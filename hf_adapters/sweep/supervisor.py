@@ -59,11 +59,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What happened: `kind` is "started", "skipped", "retrying" or "finished"; only the last has an outcome."""
+    """What happened: `kind` is "started", "skipped", "retrying" or "finished"; only the last has an outcome, and only
+    a retry a `reason`."""
 
     kind: str
     task: Task
     outcome: Outcome | None = None
+    reason: str = ""
 
 
 class Supervisor:
@@ -215,7 +217,7 @@ class Supervisor:
         attempts = self._attempts[task.key]
         if kind != "timed-out" and attempts < self.limits.attempts:
             self._again.append(task)
-            yield Event(kind="retrying", task=task)
+            yield Event(kind="retrying", task=task, reason=reason)
             return
         yield Event(
             kind="finished",
