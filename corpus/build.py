@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_adapters.corpus.architectures import declared, text_tower
-from hf_adapters.corpus.cut import Cut, Depth, fit
+from hf_adapters.corpus.cut import Depth, fit
 from hf_adapters.corpus.errors import Unbuildable
 from hf_adapters.corpus.inputs import longest_input, text_inputs
 from hf_adapters.corpus.profiles import Profile
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 #: 1.6 GB of float32: every base and large encoder whole, larger models cut.
 MAX_ELEMENTS = 400_000_000
-_CALMING_TOKENS = 16
+CALMING_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
     """A model ready to be judged.
 
-    `depth` is "all" or "distinct" (only one layer of each kind, see `layers`); `cut` maps each config field
+    `depth` is "all", "distinct" (only one layer of each kind, see `layers`) or "full" (all layers, streamed through one
+    of each kind); `cut` maps each config field
     that was lowered to its value before and after; `left_out` names the parts that do not embed text
     ("vision", "audio"); `elements` counts distinct parameter elements as built; `calmed` maps attentions whose
     query weights were shrunk to the factor.
@@ -80,9 +81,9 @@ def build_model(
     signature = structural_signature(profile, release)
     model_class, config, left_out = text_tower(*declared(profile))
     cut = fit(model_class, config, max_elements)
-    model = _construct(model_class, cut)
+    model = construct(model_class, cut.config)
     draw_weights(model, signature, seed)
-    lengths = [min(_CALMING_TOKENS, longest_input(model))]
+    lengths = [min(CALMING_TOKENS, longest_input(model))]
     calmed = calm_attention(model, text_inputs(model, lengths, signature))
     return BuiltModel(
         model=model.to(dtype),
@@ -98,12 +99,17 @@ def build_model(
     )
 
 
-def _construct(model_class: type[PreTrainedModel], cut: Cut) -> PreTrainedModel:
+def construct(model_class: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """A model of that config, float32, in eval mode, its parameters not yet filled.
+
+    Raises:
+        Unbuildable: the constructor refuses the config.
+    """
     from transformers.initialization import no_init_weights
 
     try:
         with no_init_weights():
-            model = model_class._from_config(cut.config, dtype=torch.float32)
+            model = model_class._from_config(config, dtype=torch.float32)
         # Tying is part of the initialisation that was skipped.
         model.tie_weights()
     except Exception as error:  # a constructor may raise anything

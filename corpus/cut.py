@@ -23,7 +23,7 @@ _FEW_LAYERS = 2
 #: Attributes that number a layer; they make no two layers different in kind.
 _NUMBERS = frozenset({"layer_idx", "layer_id", "layer_index", "layer_number", "idx"})
 
-Depth = Literal["all", "distinct"]
+Depth = Literal["all", "distinct", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +106,34 @@ def layer_stack(model: nn.Module) -> Sequence[nn.Module] | None:
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     longest = max(lists, key=lambda found: len(found), default=None)
     return list(longest) if longest is not None else None
+
+
+def layer_path(model: nn.Module) -> str | None:
+    """Path of the list that `layer_stack` returns."""
+    stack = layer_stack(model)
+    if not stack:
+        return None
+    paths = [path for path, module in model.named_modules() if len(stack) == len(list(module.children()))]
+    return next(path for path in paths if next(model.get_submodule(path).children()) is stack[0])
+
+
+def one_of_each_kind(
+    model_class: type[PreTrainedModel], config: PretrainedConfig
+) -> tuple[PretrainedConfig, tuple[int, ...]] | None:
+    """The config with one layer of each kind, and for each layer of the whole model which of them is of its kind.
+
+    None for a model without a list of layers that its config counts.
+
+    Raises:
+        Unbuildable: the class refuses either config.
+    """
+    stack, depth = layer_stack(on_meta(model_class, config)), getattr(config, "num_hidden_layers", None)
+    if not stack or depth != len(stack):
+        return None
+    kinds = [layer_kind(layer) for layer in stack]
+    shallow, _ = _shallow(model_class, config, distinct_layers(kinds, 1), depth, kinds)
+    held = [layer_kind(layer) for layer in layer_stack(on_meta(model_class, shallow)) or ()]
+    return shallow, tuple(held.index(kind) for kind in kinds)
 
 
 def layer_kind(layer: nn.Module) -> tuple[Any, ...]:

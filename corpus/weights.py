@@ -44,7 +44,7 @@ def draw_weights(model: nn.Module, signature: str, seed: int) -> None:
     centres: dict[type, float] = {}
     with torch.no_grad():
         for path, module in model.named_modules():
-            is_norm = _is_norm(module)
+            is_norm = is_norm_module(module)
             for name, parameter in module.named_parameters(recurse=False):
                 if id(parameter) in filled:
                     continue
@@ -52,8 +52,8 @@ def draw_weights(model: nn.Module, signature: str, seed: int) -> None:
                 full_name = f"{path}.{name}" if path else name
                 centre = 0.0
                 if is_norm and name == "weight":
-                    centre = centres.setdefault(type(module), _norm_centre(module))
-                _draw(parameter, centre, _generator(signature, seed, full_name))
+                    centre = centres.setdefault(type(module), norm_centre(module))
+                draw_parameter(parameter, centre, generator_of(signature, seed, full_name))
             padding = getattr(module, "padding_idx", None)
             if isinstance(module, nn.Embedding) and padding is not None:
                 module.weight[padding].zero_()
@@ -77,18 +77,23 @@ def calm_attention(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict
     for path, spread in spreads.items():
         if not math.isfinite(spread) or spread <= SCORE_LIMIT:
             continue
-        query = _query_of(model, path)
+        query = query_of(model, path)
         if query is None:
             continue
-        factor = 2.0 ** -math.ceil(math.log2(spread / SCORE_LIMIT))
+        factors[path] = calming_factor(spread)
         with torch.no_grad():
             for parameter in query.parameters(recurse=False):
-                parameter.mul_(factor)
-        factors[path] = factor
+                parameter.mul_(factors[path])
     return factors
 
 
-def _draw(parameter: Tensor, centre: float, generator: torch.Generator) -> None:
+def calming_factor(spread: float) -> float:
+    """The power of two that brings scores of this standard deviation below the limit."""
+    return float(2.0 ** -math.ceil(math.log2(spread / SCORE_LIMIT)))
+
+
+def draw_parameter(parameter: Tensor, centre: float, generator: torch.Generator) -> None:
+    """Fill one parameter in place."""
     if parameter.ndim == 0:
         # Temperatures and gates: one is neutral, and the constructor's value is unknown here.
         parameter.fill_(1.0)
@@ -96,17 +101,19 @@ def _draw(parameter: Tensor, centre: float, generator: torch.Generator) -> None:
     parameter.normal_(centre, RANGE, generator=generator)
 
 
-def _generator(signature: str, seed: int, name: str) -> torch.Generator:
+def generator_of(signature: str, seed: int, name: str) -> torch.Generator:
+    """The generator of one parameter, by its full name."""
     digest = hashlib.sha256(f"{signature}/{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def _is_norm(module: nn.Module) -> bool:
+def is_norm_module(module: nn.Module) -> bool:
+    """Whether its weight is that of a normalisation."""
     weight = getattr(module, "weight", None)
     return "norm" in type(module).__name__.lower() and isinstance(weight, Tensor) and weight.ndim == 1
 
 
-def _norm_centre(module: nn.Module) -> float:
+def norm_centre(module: nn.Module) -> float:
     """One for norms that multiply by the weight, zero for those that multiply by one plus the weight."""
     probe = deepcopy(module)
     with torch.no_grad():
@@ -119,7 +126,7 @@ def _norm_centre(module: nn.Module) -> float:
     return 1.0 if not bool(answer.any()) else 0.0
 
 
-class _ScoreRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ScoreRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the spread of every softmax input under the module that is running."""
 
     def __init__(self, running: list[str]) -> None:
@@ -141,14 +148,14 @@ class _ScoreRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _measure_scores(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, float]:
     running: list[str] = []
-    recorder = _ScoreRecorder(running)
-    with _eager_attention(model), _tracked(model, running), torch.no_grad(), recorder:
+    recorder = ScoreRecorder(running)
+    with eager_attention(model), tracked(model, running), torch.no_grad(), recorder:
         model(**inputs)
     return recorder.spreads
 
 
 @contextmanager
-def _tracked(model: nn.Module, running: list[str]) -> Iterator[None]:
+def tracked(model: nn.Module, running: list[str]) -> Iterator[None]:
     """Keep the path of the innermost running module at the end of a list."""
 
     def enter(path: str) -> Callable[..., None]:
@@ -169,7 +176,7 @@ def _tracked(model: nn.Module, running: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
     """Attention spelt out, where the model has such a form, so that its softmax can be seen."""
     config = model.config
     before = config._attn_implementation
@@ -180,7 +187,7 @@ def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
         config._attn_implementation = before
 
 
-def _query_of(model: nn.Module, path: str) -> nn.Module | None:
+def query_of(model: nn.Module, path: str) -> nn.Module | None:
     """The query projection next to where a softmax ran: a child of that module or of the one above it."""
     while path:
         module = model.get_submodule(path)

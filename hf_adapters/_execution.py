@@ -84,12 +84,12 @@ def run(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if state.backend is not None:
             stack.enter_context(strict_dynamo())
             stack.enter_context(importable(model))
-        _bring_up_to_date(model, state)
+        bring_up_to_date(model, state)
         runner = _run_text if is_text_model(model) else _run_module
         return runner(model, state, args, kwargs)
 
 
-def _bring_up_to_date(model: Any, state: CompiledState) -> None:
+def bring_up_to_date(model: Any, state: CompiledState) -> None:
     """Follow what was written to parameters since the last call, on either side."""
     patched = patch_state(model)
     assert patched is not None

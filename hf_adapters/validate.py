@@ -31,9 +31,16 @@ from hf_adapters.validation.attempts import Task, verdict
 from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets, structure_seed
 from hf_adapters.validation.recording import POOLINGS, Pooling
-from hf_adapters.validation.reference import InlineJudge, Judge, ProcessJudge
+from hf_adapters.validation.reference import (
+    REPLY_SECONDS,
+    STREAMED_REPLY_SECONDS,
+    InlineJudge,
+    Judge,
+    ProcessJudge,
+)
 from hf_adapters.validation.runners import Device, Runner, weights_digest
 from hf_adapters.validation.source import ModelSource
+from hf_adapters.validation.streaming import stream_of
 from hf_adapters.validation.types import Thresholds, Validation
 from spyre_backend import capabilities
 
@@ -171,7 +178,8 @@ def _judge(where: str, source: ModelSource | None, task: Task) -> Iterator[Judge
         inline.close()
         return
     with TemporaryDirectory(prefix="hf-adapters-") as folder:
-        judge = ProcessJudge(source or ModelSource.from_model(task.model, folder), *settings)
+        patience = REPLY_SECONDS if stream_of(task.model) is None else STREAMED_REPLY_SECONDS
+        judge = ProcessJudge(source or ModelSource.from_model(task.model, folder), *settings, patience)
         try:
             yield judge
         finally:

@@ -23,6 +23,12 @@ def check(
         str | None,
         typer.Option("--db", metavar="FILE|URL", envvar="HF_ADAPTERS_DB", help="Also record the verdict there."),
     ] = None,
+    full_depth: Annotated[
+        bool,
+        typer.Option(
+            "--full-depth", help="Judge all layers of a model that is too large to be held, one after the other."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole evidence as JSON, nothing else.")] = False,
 ) -> None:
     """Build, patch, compile, run and judge one model, and print each step.
@@ -45,7 +51,7 @@ def check(
     check_caches()
 
     started = time.monotonic()
-    evidence = judge_found(found, release=release, say=_silent if as_json else _step)
+    evidence = judge_found(found, release=release, say=_silent if as_json else _step, full_depth=full_depth)
     evidence["seconds"] = round(time.monotonic() - started, 1)
     if as_json:
         typer.echo(json.dumps(evidence, indent=2, default=str))

@@ -78,13 +78,36 @@ def judge_profile(profile: Profile, *, release: str, say: Say | None = None, max
     return _judge_built(built, source, release=release, say=say)
 
 
-def judge_found(found: ModelRef, *, release: str, say: Say | None = None) -> Json:
+def judge_streamed(profile: Profile, *, release: str, say: Say | None = None) -> Json:
+    """Validate a profile's model with all its layers, of whatever size: weights are drawn one layer at a time.
+
+    Args:
+        profile: the structure.
+        release: torch-spyre release to emulate.
+        say: told about each step, in words.
+    """
+    from hf_adapters.corpus.errors import CorpusError
+    from hf_adapters.corpus.streamed import build_streamed
+
+    say = say or _silent
+    say(f"build: {profile.profile_id}, one layer of each kind in memory, seeded random weights layer by layer")
+    try:
+        built = build_streamed(profile, seed=SEED, release=release)
+    except CorpusError as error:
+        return unbuildable(error)
+    arguments = {"profile": profile.to_json(), "release": release, "factors": dict(built.calmed)}
+    source = ModelSource(builder=rebuild_streamed, arguments=arguments)
+    return _judge_built(built, source, release=release, say=say)
+
+
+def judge_found(found: ModelRef, *, release: str, say: Say | None = None, full_depth: bool = False) -> Json:
     """Load a model that a reference was resolved to, with its real weights where they are at hand, and validate it.
 
     Args:
         found: what `hf_adapters.corpus.resolve` returned.
         release: torch-spyre release to emulate.
         say: told about each step, in words.
+        full_depth: judge all layers of a model too large to be held; its weights are then seeded random ones.
 
     Raises:
         CorpusError: the weights are damaged, or had to be downloaded and could not.
@@ -93,6 +116,9 @@ def judge_found(found: ModelRef, *, release: str, say: Say | None = None) -> Jso
     from hf_adapters.corpus.references import load_model
 
     say = say or _silent
+    if full_depth and found.profile.expected_parameter_count > FULL_ELEMENTS:
+        evidence = judge_streamed(found.profile, release=release, say=say)
+        return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
     where = found.folder or "bundled profile"
     say(f"build: {found.ref} ({found.kind}, {where}), structure {found.profile.profile_id}, {found.weights} weights")
     try:
@@ -113,6 +139,15 @@ def rebuild_profile(profile: Mapping[str, Any], release: str, max_elements: int)
 
     found = Profile.from_json(profile)
     model: nn.Module = build_model(found, seed=SEED, max_elements=max_elements, release=release).model
+    return model
+
+
+def rebuild_streamed(profile: Mapping[str, Any], release: str, factors: Mapping[str, float]) -> nn.Module:
+    """The stock carrier of a streamed profile, built again in the process that computes the reference values."""
+    from hf_adapters.corpus.profiles import Profile
+    from hf_adapters.corpus.streamed import build_streamed
+
+    model: nn.Module = build_streamed(Profile.from_json(profile), seed=SEED, release=release, factors=factors).model
     return model
 
 
@@ -208,6 +243,8 @@ def _judge_built(built: BuiltModel, source: ModelSource, *, release: str, say: S
 def _depth(built: BuiltModel) -> str:
     if built.depth == "all":
         return "all layers"
+    if built.depth == "full":
+        return f"full depth, {len(built.layers or ())} layers, weights streamed"
     return f"distinct layers {list(built.layers)}" if built.layers else "distinct layers"
 
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from hf_adapters.validation.dl16_tensor import DL16Tensor
 from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.streaming import run as run_streamed
+from hf_adapters.validation.streaming import stream_of
 
 Pooling = Literal["mean", "cls", "last"]
 MODEL_PLACES = ("last_hidden_state", "pooled")
@@ -68,6 +70,8 @@ def record(
         layers: path -> module whose output is kept (called through the model).
         pooling: how a sentence's vector is made, unless the model returns `sentence_embedding` itself.
     """
+    if stream_of(model) is not None:
+        return _record_streamed(model, input_sets, pooling)
     values: dict[str, Tensor] = {}
     for batch in input_sets:
         kept: dict[str, list[Tensor]] = {}
@@ -76,11 +80,33 @@ def record(
         for path, calls in kept.items():
             for number, tensor in enumerate(calls):
                 values[f"{batch.name}/{path}" + (f"#{number}" if number else "")] = tensor
-        hidden = last_hidden_state(output)
-        if hidden is not None:
-            values[f"{batch.name}/last_hidden_state"] = to_host(hidden)
-        values[f"{batch.name}/pooled"] = pooled(output, batch.valid, pooling)
+        values.update(_results(batch, output, pooling))
     return Recording(values)
+
+
+def _record_streamed(model: Callable[..., Any], input_sets: Sequence[InputSet], pooling: Pooling) -> Recording:
+    """The same for a model that carries a stream; a layer's place is that of the whole model."""
+    stream = stream_of(model)
+    assert stream is not None
+    layers: list[dict[str, Tensor]] = [{} for _ in input_sets]
+
+    def keep(call: int, layer: int, output: Tensor) -> None:
+        layers[call][f"{input_sets[call].name}/{stream.path}.{layer}"] = to_host(output)
+
+    calls = [{key: value.clone() for key, value in batch.kwargs.items()} for batch in input_sets]
+    outputs = run_streamed(model, calls, keep)
+    values: dict[str, Tensor] = {}
+    for batch, kept, output in zip(input_sets, layers, outputs, strict=True):
+        values.update(kept)
+        values.update(_results(batch, output, pooling))
+    return Recording(values)
+
+
+def _results(batch: InputSet, output: Any, pooling: Pooling) -> dict[str, Tensor]:
+    """What the whole model gave for a batch."""
+    hidden = last_hidden_state(output)
+    found = {} if hidden is None else {f"{batch.name}/last_hidden_state": to_host(hidden)}
+    return {**found, f"{batch.name}/pooled": pooled(output, batch.valid, pooling)}
 
 
 def batches(recording: Recording) -> list[tuple[int, int]]:

@@ -31,6 +31,8 @@ from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Check, Judgement, Thresholds
 
 REPLY_SECONDS = 900.0
+STREAMED_REPLY_SECONDS = 6 * 3600.0
+"""The same where every layer's weights are made or read anew for each run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,15 +148,15 @@ class ReferenceServer:
         self._process.start()
         theirs.close()
 
-    def call(self, kind: str, payload: Any) -> Any:
-        """Send one request and wait for its answer.
+    def call(self, kind: str, payload: Any, patience: float = REPLY_SECONDS) -> Any:
+        """Send one request and wait for its answer, at most `patience` seconds.
 
         Raises:
             UnusableReference: as in the process.
             ReferenceProcessError: the process died, does not answer, or raised anything else.
         """
         self.send(kind, payload)
-        return self.receive()
+        return self.receive(patience)
 
     def send(self, kind: str, payload: Any) -> None:
         """Send a request without waiting."""
@@ -163,11 +165,11 @@ class ReferenceServer:
         except (BrokenPipeError, OSError) as error:
             raise ReferenceProcessError(f"the reference process has ended ({self._process.exitcode})") from error
 
-    def receive(self) -> Any:
+    def receive(self, patience: float = REPLY_SECONDS) -> Any:
         """Wait for the answer to the oldest request; errors as in `call`."""
         try:
-            if not self._connection.poll(REPLY_SECONDS):
-                raise ReferenceProcessError(f"the reference process did not answer within {REPLY_SECONDS:.0f} s")
+            if not self._connection.poll(patience):
+                raise ReferenceProcessError(f"the reference process did not answer within {patience:.0f} s")
             status, value = self._connection.recv()
         except (EOFError, ConnectionResetError) as error:
             self._process.join(5)
@@ -223,8 +225,10 @@ class ProcessJudge:
         pooling: Pooling,
         thresholds: Thresholds,
         release: str | None = None,
+        patience: float = REPLY_SECONDS,
     ) -> None:
         self._server = shared_server()
+        self._patience = patience
         self._pending = True
         self._digest = ""
         self._server.send(
@@ -235,7 +239,7 @@ class ProcessJudge:
         """See `Judge`; waits until the reference values exist."""
         if self._pending:
             self._pending = False
-            self._digest = self._server.receive()
+            self._digest = self._server.receive(self._patience)
         return self._digest
 
     def judge(self, candidate: Candidate) -> Judgement:
@@ -245,9 +249,8 @@ class ProcessJudge:
             files = {"recording": _save(candidate.recording, Path(folder) / "recording.safetensors")}
             if candidate.exact is not None:
                 files["exact"] = _save(candidate.exact, Path(folder) / "exact.safetensors")
-            answer = self._server.call(
-                "judge", (files, candidate.multiplications, json.dumps([asdict(check) for check in candidate.conduct]))
-            )
+            conduct_json = json.dumps([asdict(check) for check in candidate.conduct])
+            answer = self._server.call("judge", (files, candidate.multiplications, conduct_json), self._patience)
         return Judgement.from_dict(json.loads(answer))
 
     def close(self) -> None:
@@ -256,7 +259,7 @@ class ProcessJudge:
             if self._pending:
                 self._pending = False
                 with suppress(UnusableReference, ReferenceProcessError):
-                    self._server.receive()
+                    self._server.receive(self._patience)
             if self._server.alive:
                 self._server.call("close", None)
 
