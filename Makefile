@@ -20,11 +20,11 @@ FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup sweep test opinfo lint format typecheck bench bench-agents bench-device docs clean check-tools $(TYPED)
+.PHONY: help setup sweep test opinfo lint format typecheck bench bench-agents bench-device bench-dispatch docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make opinfo | lint | typecheck | bench | bench-agents | bench-device | docs | format | clean'
+	@echo 'make opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -99,6 +99,10 @@ bench-agents: setup
 # Published figures of the card against the emulator's clock.
 bench-device: setup
 	$(BIN)/python -m benchmarks.device
+
+# The graph path against direct dispatch, simulated and for real.
+bench-dispatch: setup
+	$(BIN)/python -m benchmarks.dispatch
 
 docs: setup
 	$(BIN)/python -m spyre_backend.reference --output docs/device.md

@@ -80,7 +80,8 @@ AREAS = (
         "emulator.fast",
         "D6.5",
     ),
-    Area("Device memory, copies, views", "exact in bytes, one device in a process", "device.module", "D3.2, D3.5"),
+    Area("Device memory, copies, views", "exact in bytes", "device.module", "D3.2, D3.5"),
+    Area("Streams, events, several devices", "asynchronous; times simulated", "device.streams", "D3.3"),
     Area("Launches: arguments, aliases, storage offsets", "exact", "runtime.launch", "D3.4"),
     Area("Time of bundles", "calibrated", "emulator.clock", "D7.1 to D7.6"),
     Area(

@@ -169,6 +169,11 @@ class SpyrePythonWrapper(PythonWrapperCodegen):
         )
         return made
 
+    def make_allocation(self, name: str, device: torch.device, *args: Any, **kwargs: Any) -> str:
+        line: str = super().make_allocation(name, device, *args, **kwargs)  # type: ignore[no-untyped-call]
+        # PyTorch leaves the index to a device guard that it writes around kernels of its own only.
+        return line.replace(f"device='{device.type}'", f"device='{device}'")
+
 
 class SpyreOpOverrides(DeviceOpOverrides):
     """Text that generated wrappers need for device and stream handling."""

@@ -67,7 +67,7 @@ struct Launcher::Call final : Task {
 
 bool ArgumentSpec::fits(const at::Tensor& tensor) const {
   if (!tensor.has_storage() || tensor.scalar_type() != dtype ||
-      tensor.sizes() != at::IntArrayRef(sizes)) {
+      tensor.sizes() != at::IntArrayRef(sizes) || !has_memory(tensor)) {
     return false;
   }
   const auto given = tensor.strides();

@@ -3,9 +3,17 @@
 #include "convert.h"
 #include "state.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/from_blob.h>
 
 namespace spyre {
+
+bool has_memory(const at::Tensor& tensor) {
+  const auto needed = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset());
+  return tensor.numel() == 0 || needed <= tensor.storage().nbytes();
+}
+
 namespace {
 
 at::TensorOptions host_options(const at::Tensor& tensor) {
@@ -26,6 +34,13 @@ void check_on_device(const at::Tensor& tensor) {
       tensor.device().type() == c10::DeviceType::PrivateUse1,
       "host_view: expected a tensor on spyre, got one on ",
       tensor.device());
+  TORCH_CHECK(
+      has_memory(tensor),
+      "Spyre: a tensor of size ",
+      tensor.sizes(),
+      " has no memory for its elements any more: its storage was resized to ",
+      tensor.storage().nbytes(),
+      " bytes");
 }
 
 } // namespace

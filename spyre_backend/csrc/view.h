@@ -18,6 +18,8 @@ at::Tensor host_view(const at::Tensor& tensor, bool write);
 at::Tensor host_alias(const at::Tensor& tensor);
 
 Block* block_of(const at::Tensor& tensor);
+// Whether the storage reaches as far as the tensor.
+bool has_memory(const at::Tensor& tensor);
 
 // Keeps the memory of tensors from being used again while an operation is in
 // flight; owners may free them meanwhile.

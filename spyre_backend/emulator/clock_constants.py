@@ -165,6 +165,14 @@ LAUNCH_GRAPH: Final = _fact(
     "D3.6 (#1728)",
     "5.52 ms total less 429.5 us of compute: deserialise 751, prepare 4205",
 )
+STEP_COPIES: Final = _fact(
+    "STEP_COPIES",
+    34,
+    "copies",
+    "D7.9 row 17",
+    "between host and device in a step of Granite 3.3 8B: what direct copies gained, over the cost of a graph copy",
+    "inferred",
+)
 COPY_DIRECT: Final = _fact("COPY_DIRECT", 30.0, "us", "D3.6", "fixed cost of a copy", "inferred")
 COPY_GRAPH: Final = _fact(
     "COPY_GRAPH", 3500.0, "us", "D3.6", "copy that builds a graph: middle of 2 to 5 ms", "inferred"

@@ -273,6 +273,8 @@ def _check(program: str, position: int, arg: object, spec: TensorSpec) -> Tensor
         problem = f"has size {list(arg.shape)}, compiled for {list(spec.size)}"
     elif not _same_strides(arg, spec):
         problem = f"has strides {list(arg.stride())}, compiled for {list(spec.stride)}"
+    elif arg.untyped_storage().nbytes() < (arg.storage_offset() + spec.storage_elements) * arg.element_size():
+        problem = f"has lost its memory: its storage was resized to {arg.untyped_storage().nbytes()} bytes"
     else:
         return arg
     raise SpyreRuntimeError(f"program {program!r}, argument {position} ({spec.name!r}) {problem}")
