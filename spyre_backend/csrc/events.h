@@ -11,7 +11,7 @@ struct Event {
   MarkPtr mark;
 };
 
-void record_event(void** event, c10::Stream stream, c10::DeviceIndex device);
+void record_event(void** event, c10::Stream stream);
 // Milliseconds of simulated time between two events.
 double elapsed_time(const Event* first, const Event* second);
 

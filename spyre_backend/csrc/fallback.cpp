@@ -8,6 +8,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/native/CPUFallback.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -37,12 +38,16 @@ std::string operator_name(const c10::OperatorHandle& op) {
 struct Seen {
   bool any = false;
   bool all_integer = true;
+  std::optional<c10::Device> device;
 
   void add(const c10::IValue& value) {
     if (value.isTensor()) {
       const auto& tensor = value.toTensor();
       if (tensor.defined()) {
         any = true;
+        if (!device && tensor.device().type() == c10::DeviceType::PrivateUse1) {
+          device = tensor.device();
+        }
         all_integer = all_integer && is_integer(tensor.scalar_type());
       }
     } else if (value.isTensorList() || value.isOptionalTensorList()) {
@@ -59,10 +64,13 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const size_t arguments = schema.arguments().size();
   Seen seen;
+  for (size_t i = 0; i < arguments; ++i) {
+    seen.add(torch::jit::peek(*stack, i, arguments));
+  }
+  const c10::OptionalDeviceGuard guard(seen.device); // each device has its own generator
   bool takes_generator = false;
   for (size_t i = 0; i < arguments; ++i) {
     auto& value = torch::jit::peek(*stack, i, arguments);
-    seen.add(value);
     if (schema.arguments()[i].name() == "generator") {
       takes_generator = true;
       value = host_generator(value.toOptional<at::Generator>());

@@ -9,10 +9,13 @@
 
 namespace spyre {
 
-void record_event(void** event, c10::Stream stream, c10::DeviceIndex device) {
+void record_event(void** event, c10::Stream stream) {
   check_stream(stream);
+  // PyTorch gives an event the device of the stream that it is first recorded on.
+  const auto device =
+      *event == nullptr ? stream.device_index() : static_cast<Event*>(*event)->mark->device;
   TORCH_CHECK_VALUE(
-      device < 0 || device == stream.device_index(),
+      device == stream.device_index(),
       "Spyre: an event of spyre:",
       int(device),
       " cannot be recorded on a stream of spyre:",
@@ -122,9 +125,9 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     synchronise_device(checked_index(device_at(device)));
   }
 
-  void record(void** event, const Stream& stream, const DeviceIndex device, const c10::EventFlag)
+  void record(void** event, const Stream& stream, const DeviceIndex, const c10::EventFlag)
       const override {
-    record_event(event, stream, device);
+    record_event(event, stream);
   }
 
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {

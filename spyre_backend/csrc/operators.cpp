@@ -234,11 +234,13 @@ Tensor& zero_(Tensor& self) {
 }
 
 Tensor& normal_(Tensor& self, double mean, double std, std::optional<at::Generator> generator) {
+  const c10::DeviceGuard guard(self.device()); // each device has its own generator
   copy_tensor(host_like(self).normal_(mean, std, host_generator(generator)), self);
   return self;
 }
 
 Tensor& uniform_(Tensor& self, double from, double to, std::optional<at::Generator> generator) {
+  const c10::DeviceGuard guard(self.device());
   copy_tensor(host_like(self).uniform_(from, to, host_generator(generator)), self);
   return self;
 }

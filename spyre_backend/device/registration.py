@@ -53,12 +53,13 @@ def _run_callbacks() -> None:
 
 def _apply_release() -> None:
     from spyre_backend import _C, capabilities
-    from spyre_backend.device import numerics
+    from spyre_backend.device import autocast, numerics
     from spyre_backend.runtime import dispatch
 
     numerics.apply_current()
     capabilities.on_change(numerics.apply_current)
     dispatch.apply()
+    autocast.install("spyre")
     # Worker threads end before the interpreter does; registered late, so that it runs early.
     atexit.register(_C.shut_down)
 
