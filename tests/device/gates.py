@@ -21,7 +21,12 @@ class Gate:
 
     def __init__(self) -> None:
         self._open = threading.Event()
-        self._work = work("gate", lambda: self._open.wait(60))
+        self.reached = threading.Event()
+        self._work = work("gate", self._block)
+
+    def _block(self) -> None:
+        self.reached.set()
+        self._open.wait(60)
 
     def launch(self) -> None:
         self._work.launch()

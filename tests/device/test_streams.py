@@ -124,7 +124,8 @@ def test_streams_that_do_not_wait_overtake_each_other() -> None:
 def test_the_cores_take_high_priority_first() -> None:
     order: list[str] = []
     streams = {"low": torch.spyre.Stream(), "high": torch.spyre.Stream(priority=-1)}
-    with torch.spyre.stream(torch.spyre.Stream()), Gate():
+    with torch.spyre.stream(torch.spyre.Stream()), Gate() as gate:
+        assert gate.reached.wait(60)  # the gate has the cores
         for waiting, (name, stream) in enumerate(streams.items(), start=1):
             with stream:
                 work(name, lambda name=name: order.append(name)).launch()
