@@ -13,7 +13,7 @@ from hf_adapters.corpus.architectures import config_from
 from hf_adapters.corpus.errors import ConfigInvalid, RemoteCodeRequired
 from hf_adapters.corpus.profiles import Profile, load_profiles
 from hf_adapters.corpus.signature import IRRELEVANT, config_hash
-from hf_adapters.natives import ForeignConfig, family_of, native_class, native_values
+from hf_adapters.natives import ForeignConfig, family_of, named, native_class, native_values
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -111,7 +111,8 @@ def profile_of(
 
 def _native_values(values: Mapping[str, Any], name: str, weight_names: frozenset[str]) -> dict[str, Any]:
     try:
-        return native_values({"_name_or_path": name, **values}, weight_names) if family_of(values) else dict(values)
+        told = named(values, name)
+        return native_values(told, weight_names) if family_of(told) else dict(values)
     except ForeignConfig as error:
         raise ConfigInvalid(f"{name}: {error}") from error
 

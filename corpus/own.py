@@ -10,7 +10,7 @@ import argparse
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -95,6 +95,35 @@ STRUCTURES: Mapping[str, Structure] = {
     "llama.bidirectional-8b/v128256": Structure("LlamaModel", _LLAMA, 7_504_924_672, "nvidia/llama-embed-nemotron-8b"),
 }  # fmt: skip
 
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A profile of the census with the mask, and what stands behind the layers, of the repository's own code."""
+
+    base: str
+    checkpoint: str
+    changes: Mapping[str, Any] = field(default_factory=lambda: {"is_causal": False})
+    architecture_class: str | None = None
+    added: int = 0
+    """Parameters on top of those of the base."""
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "qwen2.bidirectional-1.5b/v151646": Variant("qwen2.1.5b/v151646", "Alibaba-NLP/gte-Qwen2-1.5B-instruct"),
+    "qwen2.bidirectional-7b/v151646": Variant("qwen2.7b/v151646", "Alibaba-NLP/gte-Qwen2-7B-instruct"),
+    "qwen2.bidirectional-1.5-7b/v151936": Variant("qwen2.1.5-7b/v151936", "Alibaba-NLP/gte-Qwen1.5-7B-instruct"),
+    "qwen3.voyage4-nano-projected/v151936": Variant(
+        "qwen3.voyage4-nano/v151936", "voyageai/voyage-4-nano",
+        {"is_causal": False, "model_type": "projected_qwen3", "projection_size": 2048}, "ProjectedQwen3Model",
+        2048 * 1024,
+    ),
+}  # fmt: skip
+_VARIANT_OF: Mapping[str, str] = {variant.base: profile_id for profile_id, variant in VARIANTS.items()}
+#: Names of models whose code is known to mask padding only, with those whose names say that they derive from them.
+_PADDING_ONLY = ("gte-qwen2", "stella-en-1.5b", "voyage-4-nano")
+#: The same, by what is told of their training only.
+_LIKELY_PADDING_ONLY = ("gte-qwen-2", "gte-qwen1.5", "stella", "qodo-embed-1", "inf-retriever-v1")
+
 _JINA_V3 = "jina.v3/v250002"
 #: (architecture, parameters in the table) -> profile.
 _EXACT: Mapping[tuple[str, int], str] = {
@@ -117,11 +146,15 @@ _JINA_BERT_CLASSES = ("JinaBertModel", "JinaBertForMaskedLM")
 
 
 def placed(cells: Mapping[str, str]) -> tuple[str, str] | None:
-    """(profile, how sure) of a row of the table that needs remote code; None for all others.
+    """(profile, how sure) of a row of the table whose model is not what its stock class computes; None for all others.
 
     Args:
-        cells: `buildable`, `architecture` and `parameters` of a row; other cells are not read.
+        cells: `buildable`, `architecture` and `parameters` of a row, and of those that a stock class fits `profile_id`,
+            `match`, `model_id` and `remote_code`; other cells are not read.
     """
+    variant = _VARIANT_OF.get(cells.get("profile_id") or "")
+    if variant is not None:
+        return _with_own_mask(cells, variant)
     if cells.get("buildable") != "remote_only" or not (cells.get("parameters") or "").isdigit():
         return None
     key = cells.get("architecture", ""), int(cells["parameters"])
@@ -134,14 +167,32 @@ def placed(cells: Mapping[str, str]) -> tuple[str, str] | None:
     return (_INFERRED[key], "inferred") if key in _INFERRED else None
 
 
+def _with_own_mask(cells: Mapping[str, str], variant: str) -> tuple[str, str] | None:
+    name = (cells.get("model_id") or "").lower().replace("_", "-")
+    if (cells.get("remote_code") or "").lower() not in ("true", "1", "yes"):
+        return None
+    if any(known in name for known in _PADDING_ONLY):
+        return variant, cells.get("match") or "inferred"
+    return (variant, "inferred") if any(known in name for known in _LIKELY_PADDING_ONLY) else None
+
+
 def lines(rows: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """What `data/own.jsonl` holds for a table: for each profile and degree of sureness its ranks and downloads."""
+    """What `data/own.jsonl` holds for a table: for each profile and degree of sureness its ranks and downloads, and
+    the profile that those ranks had in the census."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for cells in rows:
         place = placed(cells)
         if place is not None:
             line = found.setdefault(
-                place, {"profile_id": place[0], "match": place[1], "ranks": [], "downloads": 0, "pooling": {}}
+                place,
+                {
+                    "profile_id": place[0],
+                    "match": place[1],
+                    "replaces": cells.get("profile_id") or None,
+                    "ranks": [],
+                    "downloads": 0,
+                    "pooling": {},
+                },
             )
             line["ranks"].append(int(cells["rank"]))
             line["downloads"] += int(cells["downloads"])

@@ -77,17 +77,54 @@ def _bundled() -> Mapping[str, Profile]:
     text = files("hf_adapters.corpus").joinpath("data/profiles.jsonl").read_text(encoding="utf-8")
     found = {profile.profile_id: profile for profile in iter_profiles(text)}
     for line in own.bundled():
-        before = found.get(line["profile_id"]) or _own_profile(line["profile_id"])
+        before = found.get(line["profile_id"]) or _own_profile(line["profile_id"], found)
         found[before.profile_id] = replace(
             before,
             rows=before.rows + len(line["ranks"]),
             downloads=before.downloads + line["downloads"],
             pooling=_added(before.pooling, line["pooling"]),
         )
+    for line in own.bundled():
+        if line["replaces"]:
+            _take(found, line)
     return found
 
 
-def _own_profile(profile_id: str) -> Profile:
+def _take(found: dict[str, Profile], line: Mapping[str, Any]) -> None:
+    """Take the models of a line away from the profile that they had; without models, it goes."""
+    before = found[line["replaces"]]
+    left = before.rows - len(line["ranks"])
+    if not left:
+        del found[before.profile_id]
+        return
+    found[before.profile_id] = replace(
+        before,
+        rows=left,
+        downloads=before.downloads - line["downloads"],
+        pooling=_added(before.pooling, {name: -count for name, count in line["pooling"].items()}),
+        # Its best-known model is among those that went.
+        representative_checkpoint="",
+    )
+
+
+def _own_profile(profile_id: str, census: Mapping[str, Profile]) -> Profile:
+    variant = own.VARIANTS.get(profile_id)
+    if variant is not None:
+        base = census[variant.base]
+        config = {**base.config, **variant.changes}
+        return replace(
+            base,
+            profile_id=profile_id,
+            shape_id=profile_id.partition("/")[0],
+            model_type=config["model_type"],
+            architecture_class=variant.architecture_class or base.architecture_class,
+            config=config,
+            representative_checkpoint=variant.checkpoint,
+            expected_parameter_count=base.expected_parameter_count + variant.added,
+            pooling={},
+            rows=0,
+            downloads=0,
+        )
     structure = own.STRUCTURES[profile_id]
     return Profile(
         profile_id=profile_id,
@@ -103,7 +140,8 @@ def _own_profile(profile_id: str) -> Profile:
 
 
 def _added(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    return {name: before.get(name, 0) + more.get(name, 0) for name in [*before, *(set(more) - set(before))]}
+    sums = {name: before.get(name, 0) + more.get(name, 0) for name in [*before, *(set(more) - set(before))]}
+    return {name: count for name, count in sums.items() if count}
 
 
 def load_profiles() -> dict[str, Profile]:

@@ -14,7 +14,7 @@ from hf_adapters.corpus.architectures import count_parameters, declared, text_to
 from hf_adapters.corpus.build import BuiltModel
 from hf_adapters.corpus.errors import WeightsInvalid
 from hf_adapters.corpus.signature import structural_signature
-from hf_adapters.natives import Family, ForeignWeights, TaskRequired, family_of, load_native
+from hf_adapters.natives import Family, ForeignWeights, TaskRequired, family_of, load_native, named
 from hf_adapters.natives.loading import weight_names
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def load_real(found: ModelRef, *, seed: int, max_elements: int, release: str | N
     family = _family(found)
     if family is not None:
         return _own(found, seed, release)
+    if found.task is not None:
+        raise WeightsInvalid(f"{found.ref} has no adapters for tasks", hint="leave the task out")
     alias = is_alias(_declared_type(found.folder))
     model = _from_pretrained(model_class, _weights_folder(found), seed, config if alias else None)
     return _built(found, model, signature, seed, left_out)
@@ -55,7 +57,7 @@ def _family(found: ModelRef) -> Family | None:
 
     assert found.folder is not None
     path = found.folder / "config.json"
-    return family_of(parse_config(path.read_bytes(), str(path)))
+    return family_of(named(parse_config(path.read_bytes(), str(path)), found.ref))
 
 
 def _own(found: ModelRef, seed: int, release: str | None) -> BuiltModel:
@@ -65,9 +67,9 @@ def _own(found: ModelRef, seed: int, release: str | None) -> BuiltModel:
     folder = _weights_folder(found)
     path = folder / "config.json"
     try:
-        model = load_native(folder)
+        model = load_native(folder, task=found.task, name=found.ref)
     except TaskRequired as error:
-        hint = "hf_adapters.natives.load_native(folder, task=...) merges the adapters of one"
+        hint = "name one with --task, or with hf_adapters.natives.load_native(folder, task=...)"
         raise WeightsInvalid(f"{found.ref}: {error}", hint=hint) from error
     except ForeignWeights as error:
         raise WeightsInvalid(f"{folder}: {error}", hint="a weight that is not found would be random") from error
@@ -115,7 +117,7 @@ def _declared_type(folder: Path) -> str:
 def _from_pretrained(
     model_class: type[PreTrainedModel], folder: Path, seed: int, config: PretrainedConfig | None = None
 ) -> PreTrainedModel:
-    """Load weights; with a config of our own, every weight but those of heads has to find its place."""
+    """Load weights; a pooler may be absent, and with a config of our own nothing but heads may be left over."""
     given = {} if config is None else {"config": config}
     try:
         with torch.random.fork_rng():
@@ -128,14 +130,16 @@ def _from_pretrained(
             f"the weights in {folder} cannot be loaded as {model_class.__name__}: {type(error).__name__}: {error}",
             hint="the files may be cut off, or of another model",
         ) from error
-    if config is not None:
-        _refuse_strangers(model_class, folder, info)
+    _refuse_strangers(model_class, folder, info, strictly=config is not None)
     return model.eval()
 
 
-def _refuse_strangers(model_class: type[PreTrainedModel], folder: Path, info: Mapping[str, Any]) -> None:
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
-    unexpected = sorted(name for name in info["unexpected_keys"] if not name.startswith(_HEADS))
+def _refuse_strangers(
+    model_class: type[PreTrainedModel], folder: Path, info: Mapping[str, Any], *, strictly: bool
+) -> None:
+    """Stock classes load files of another layout without an error and leave what they do not find random."""
+    missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)
+    unexpected = sorted(name for name in info["unexpected_keys"] if strictly and not name.startswith(_HEADS))
     if missing or unexpected:
         raise WeightsInvalid(
             f"the weights in {folder} are not those of {model_class.__name__}: missing {missing[:3] or 'none'}, "

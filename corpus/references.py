@@ -28,7 +28,8 @@ class ModelRef:
     """What a reference was resolved to.
 
     `folder` holds config.json (None for a bundled profile). `weights` says whether real weights lie there or can
-    be downloaded ("real"), or have to be drawn ("random"). `revision` is the commit of a published model.
+    be downloaded ("real"), or have to be drawn ("random"). `revision` is the commit of a published model. `task` is the
+    one whose adapters are merged into the weights.
     """
 
     ref: str
@@ -40,6 +41,7 @@ class ModelRef:
     revision: str | None = None
     config_hash: str
     allow_remote_code: bool = False
+    task: str | None = None
 
 
 def resolve(ref: str, *, allow_remote_code: bool = False, online: bool | None = None) -> ModelRef:

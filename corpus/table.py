@@ -92,7 +92,7 @@ def _row(cells: Mapping[str | None, Any], where: str, has_profiles: bool) -> Ran
     profile_id = _profile(text, "profile_id", where) if has_profiles else _representative(model_id)
     standin_id = _profile(text, "standin_profile_id", where)
     placed = own.placed(text)
-    if placed is not None and profile_id is None:
+    if placed is not None and (profile_id is None or profile_id != placed[0]):
         # The table knows this model by what its repository declares; we have the structure.
         (profile_id, match), standin_id = placed, None
         text = {**text, "match": match, "buildable": own.BUILDABLE, "no_profile_reason": ""}

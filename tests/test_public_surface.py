@@ -64,7 +64,7 @@ COMMANDS: dict[str, set[str]] = {
         "--unsafe-no-sandbox",
     },
     "agent show": {"CASE_ID", "--db", "--json"},
-    "check": {"MODEL", "--backend-release", "--db", "--full-depth", "--json"},
+    "check": {"MODEL", "--backend-release", "--db", "--full-depth", "--json", "--task"},
     "corpus import": {"FILE", "--backend-release", "--db"},
     "corpus info": {"--db"},
     "corpus profiles": {"--family"},

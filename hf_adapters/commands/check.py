@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_adapters.commands._common import Release, friendly, open_store, release_name
+from hf_adapters.commands._common import Release, UserError, friendly, open_store, release_name
 from hf_adapters.store.address import command_line, hide_password
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ def check(
             "--full-depth", help="Judge all layers of a model that is too large to be held, one after the other."
         ),
     ] = False,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="NAME", help="Task whose adapters are merged into the weights."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole evidence as JSON, nothing else.")] = False,
 ) -> None:
     """Build, patch, compile, run and judge one model, and print each step.
@@ -39,12 +43,15 @@ def check(
     """
     import json
     import time
+    from dataclasses import replace
 
     from hf_adapters.corpus.references import resolve
 
     release = release_name(backend_release)
     _quieten()
-    found = resolve(model)
+    found = replace(resolve(model), task=task)
+    if task is not None and found.weights != "real":
+        raise UserError(f"{model} has no weights at hand, so --task {task} has nothing to merge into")
     from hf_adapters.sweep.surroundings import check_caches
     from hf_adapters.sweep.work import judge_found
 

@@ -3,7 +3,7 @@
 Nothing is registered with transformers' Auto classes; a checkpoint is loaded by `load_native`.
 """
 
-from hf_adapters.natives.family import Family, ForeignConfig, ForeignWeights, TaskRequired
+from hf_adapters.natives.family import Family, ForeignConfig, ForeignWeights, TaskRequired, named
 from hf_adapters.natives.loading import load_native
 from hf_adapters.natives.registry import FAMILIES, family_of, native_class, native_config, native_values
 
@@ -15,6 +15,7 @@ __all__ = [
     "TaskRequired",
     "family_of",
     "load_native",
+    "named",
     "native_class",
     "native_config",
     "native_values",

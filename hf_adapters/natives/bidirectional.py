@@ -24,7 +24,7 @@ _TYPES = {
 }
 _QWEN2_CODE = "modeling_qwen.Qwen2Model"
 #: Models whose own code masks padding only, with what derives from them; others of the same code are causal.
-_QWEN2_BIDIRECTIONAL = ("gte-qwen2", "stella_en_1.5b")
+_QWEN2_BIDIRECTIONAL = ("gte-qwen2", "gte-qwen-2", "stella_en_1.5b", "stella-en-1.5b")
 
 
 def _recognises(values: Values) -> bool:

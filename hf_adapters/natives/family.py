@@ -95,6 +95,11 @@ def class_name(values: Values, key: str = "AutoModel") -> str:
     return str(named[0] if isinstance(named, list) else named)
 
 
+def named(values: Values, name: str) -> dict[str, Any]:
+    """A config that also says what its model is called, which some of them need to be told apart."""
+    return {**values, "_name_or_path": f"{values.get('_name_or_path') or ''} {name}".strip()}
+
+
 def declares(values: Values, *names: str) -> bool:
     """Whether ``architectures`` names one of these classes."""
     return any(found in names for found in values.get("architectures") or ())

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hf_adapters.natives.family import Family, ForeignConfig, ForeignWeights, Request, TaskRequired, Values, Weights
+from hf_adapters.natives.family import (
+    Family,
+    ForeignConfig,
+    ForeignWeights,
+    Request,
+    TaskRequired,
+    Values,
+    Weights,
+    named,
+)
 from hf_adapters.natives.registry import family_of, native_class, native_config
 
 if TYPE_CHECKING:
@@ -19,12 +28,15 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def load_native(folder: str | Path, *, task: str | None = None, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_native(
+    folder: str | Path, *, task: str | None = None, name: str | None = None, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
     """Build the structure of a published checkpoint with its weights, in eval mode on the CPU; no remote code is run.
 
     Args:
         folder: holds config.json and safetensors files.
         task: whose adapters are merged, for checkpoints that have some (`retrieval.query` and so on).
+        name: what the model is called, for configs that do not say what their own code computes; the folder when None.
         dtype: of all floating-point parameters.
 
     Raises:
@@ -33,7 +45,7 @@ def load_native(folder: str | Path, *, task: str | None = None, dtype: torch.dty
         ForeignWeights: a weight is missing, left over or of another shape; nothing would be right then.
     """
     folder = Path(folder)
-    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    values = named(json.loads((folder / "config.json").read_text(encoding="utf-8")), name or str(folder))
     family = family_of(values)
     if family is None:
         raise ForeignConfig(f"{folder} is not of a family that needs a structure of its own; use AutoModel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hf_adapters.natives import bidirectional, jina_v2, jina_v3, jina_v5, nomic_v2
+from hf_adapters.natives import bidirectional, jina_v2, jina_v3, jina_v5, nomic_v2, voyage
 from hf_adapters.natives.family import Family, Values
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ FAMILIES: tuple[Family, ...] = (
     jina_v2.FAMILY,
     jina_v5.FAMILY,
     nomic_v2.FAMILY,
+    voyage.FAMILY,
     bidirectional.FAMILY,
 )
 
@@ -54,8 +55,10 @@ def _classes() -> Mapping[str, tuple[type[PretrainedConfig], type[PreTrainedMode
     # Imported on demand: configs are read without the modeling code of transformers.
     from hf_adapters.natives.jina_bert import JinaBertConfig, JinaBertModel
     from hf_adapters.natives.nomic_bert_moe import NomicBertMoeConfig, NomicBertMoeModel
+    from hf_adapters.natives.projected_qwen3 import ProjectedQwen3Config, ProjectedQwen3Model
 
     return {
         "JinaBertModel": (JinaBertConfig, JinaBertModel),
         "NomicBertMoeModel": (NomicBertMoeConfig, NomicBertMoeModel),
+        "ProjectedQwen3Model": (ProjectedQwen3Config, ProjectedQwen3Model),
     }

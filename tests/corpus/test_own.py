@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,25 @@ def test_a_missing_task_says_how_to_name_one(tmp_path: Path) -> None:
     folder = p.write(tmp_path, decoders.JINA_SMALL, decoders.checkpoint("qwen3"))
     with pytest.raises(WeightsInvalid, match="needs a task"):
         load_model(resolve(str(folder)))
+    found, _ = decoders.adapters(decoders.checkpoint("qwen3"), "")
+    decoders.write_adapter(folder, "retrieval", found)
+    assert load_model(replace(resolve(str(folder)), task="retrieval")).weights == "real"
+
+
+def test_a_file_of_another_layout_is_an_error_for_stock_classes_too(tmp_path: Path) -> None:
+    """The published file without the settings that tell whose it is: stock BERT would draw most of it."""
+    known = {"model_type": "bert", "architectures": ["BertModel"]}
+    telling = ("auto_map", "position_embedding_type", "feed_forward_type", "emb_pooler", "attn_implementation")
+    config = {**{name: value for name, value in jina_v2.CONFIG.items() if name not in telling}, **known}
+    folder = p.write(tmp_path, config, jina_v2.checkpoint("gate_first"))
+    with pytest.raises(WeightsInvalid, match="missing"):
+        load_model(resolve(str(folder)))
+
+
+def test_a_task_for_a_model_without_adapters_is_an_error(tmp_path: Path) -> None:
+    folder = p.write(tmp_path, jina_v2.CONFIG, jina_v2.checkpoint("gate_first"))
+    with pytest.raises(WeightsInvalid, match="no task"):
+        load_model(replace(resolve(str(folder)), task="retrieval"))
 
 
 def test_the_mask_tells_profiles_apart() -> None:
@@ -85,3 +105,32 @@ def test_only_known_configs_may_lack_their_type() -> None:
     assert parse_config(json.dumps(jina_v3.CONFIG), "x")["model_type"] == "xlm-roberta"
     with pytest.raises(ValueError, match="names no model_type"):
         parse_config("{}", "x")
+
+
+ROW = {"buildable": "native", "match": "exact", "remote_code": "True", "profile_id": "qwen2.1.5b/v151646"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model_id": "Alibaba-NLP/gte-Qwen2-1.5B-instruct"}, ("qwen2.bidirectional-1.5b/v151646", "exact")),
+        ({"model_id": "someone/stella_en_1.5B_v5"}, ("qwen2.bidirectional-1.5b/v151646", "exact")),
+        ({"model_id": "Qodo/Qodo-Embed-1-1.5B"}, ("qwen2.bidirectional-1.5b/v151646", "inferred")),
+        ({"model_id": "someone/gte-Qwen2-1.5B-instruct", "remote_code": "False"}, None),
+        ({"model_id": "Qwen/Qwen2-1.5B"}, None),
+        ({"model_id": "x/stella", "profile_id": "bert.base/v30522"}, None),
+    ],
+)
+def test_masks_of_models_that_stock_classes_also_build(changes: dict[str, str], expected: object) -> None:
+    assert own.placed({**ROW, **changes}) == expected
+
+
+def test_models_with_their_own_mask_left_the_profile_of_the_causal_one() -> None:
+    profiles, rows = load_profiles(), load_ranking().rows
+    assert rows[88].profile_id == "qwen2.bidirectional-1.5b/v151646"
+    assert rows[114].profile_id == "qwen3.voyage4-nano-projected/v151936"
+    assert "qwen3.voyage4-nano/v151936" not in profiles
+    assert profiles["qwen2.1.5b/v151646"].config.get("is_causal") is None
+    voyage = profiles["qwen3.voyage4-nano-projected/v151936"]
+    # The count that the census names for the published file.
+    assert count_parameters(*declared(voyage)) == voyage.expected_parameter_count == 346_451_968

@@ -170,3 +170,37 @@ def test_the_mask_of_models_with_the_code_of_gte_qwen2(change: dict[str, Any], c
 
 def test_stock_decoders_are_left_alone() -> None:
     assert family_of({**SIZES, "model_type": "qwen3", "architectures": ["Qwen3Model"]}) is None
+
+
+VOYAGE = {
+    **SIZES, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_labels": 96,
+    "auto_map": {"AutoModel": "modeling_qwen3_bidirectional.Qwen3Model"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_voyage_sees_everything_and_projects_every_token(tmp_path: Path, prefix: str) -> None:
+    plain = checkpoint("qwen3")
+    projection = p.draw({"linear.weight": (96, p.WIDTH)})
+    folder = p.write(tmp_path, VOYAGE, {**{prefix + name: value for name, value in plain.items()}, **projection})
+    assert family_of(VOYAGE) is None
+    model = load_native(folder, name="voyageai/voyage-4-nano").double()
+    ids, mask = p.sentences()
+    with torch.no_grad():
+        found = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    wide = {name: value.double() for name, value in plain.items()}
+    for row, kept, states in zip(ids, mask.bool(), found, strict=True):
+        expected = reference(wide, row[kept], causal=False) @ projection["linear.weight"].double().T
+        assert float((states[kept] - expected).abs().max() / expected.abs().max()) < 1e-5
+
+
+def test_a_missing_projection_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ForeignWeights, match="linear"):
+        load_native(p.write(tmp_path, VOYAGE, checkpoint("qwen3")), name="voyage-4-nano")
+
+
+@pytest.mark.parametrize(("name", "causal"), [("Alibaba-NLP/gte-Qwen2-1.5B-instruct", False), ("other/model", True)])
+def test_the_name_decides_where_the_config_does_not_say(tmp_path: Path, name: str, causal: bool) -> None:
+    config = {key: value for key, value in GTE.items() if key != "is_causal"}
+    model = load_native(p.write(tmp_path, config, checkpoint("qwen2")), name=name)
+    assert getattr(model.config, "is_causal", True) is causal
