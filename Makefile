@@ -20,11 +20,11 @@ FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup sweep test opinfo lint format typecheck bench bench-agents bench-device bench-dispatch docs clean check-tools $(TYPED)
+.PHONY: help setup sweep test test-oldest opinfo lint format typecheck bench bench-agents bench-device bench-dispatch docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | docs | format | clean'
+	@echo 'make test-oldest | opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -64,6 +64,15 @@ sweep: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(TESTS)
+
+# Adapters and guarantees with the oldest transformers that is supported, laid over the installed one.
+OLDEST := build/oldest-transformers
+$(OLDEST): setup
+	$(PIP) install --quiet --no-deps --upgrade --target $@ "$$(sed -n 's/.*"transformers>=\([0-9.]*\).*/transformers~=\1.0/p' pyproject.toml)"
+
+test-oldest: $(OLDEST)
+	PYTHONPATH=$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m 'not slow' \
+	  $(or $(TESTS),tests/adapters tests/patching tests/cases)
 
 # The mapped folders appear where the installed packages have them.
 $(TYPED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
@@ -129,6 +130,19 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 NAMES = tuple(_FAMILIES)
+
+_OLD_GPTJ = not hasattr(hf.models.gptj.modeling_gptj, "GPTJRotaryEmbedding")
+ON_DEVICE = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            name == "gptj" and _OLD_GPTJ,
+            reason="attention looks its angles up inside the layer before transformers 5.24",
+        ),
+    )
+    for name in NAMES
+]
+"""For parametrised tests: the families whose layers the installed transformers lets us bring to the device."""
 
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:

@@ -157,7 +157,7 @@ def test_padding_recognises_norms_by_itself_when_their_adapter_is_not_needed() -
     assert error(states(model, "right"), stock, "right") <= 1e-5
 
 
-@pytest.mark.parametrize("name", families.NAMES)
+@pytest.mark.parametrize("name", families.ON_DEVICE)
 def test_nothing_known_is_left_in_the_layers(name: str) -> None:
     model = families.build(name)
     # The regression of ESM's contact head is no part of an embedding.
