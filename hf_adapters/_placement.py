@@ -40,6 +40,12 @@ class Slot:
     host_token: Token | None = None
     device_token: Token | None = None
 
+    @property
+    def turned(self) -> bool:
+        """Whether only linear layers multiply by it: such weights lie with their output features along the stick, as
+        the card's own loader puts them (D2.2), and are not transposed at every call (#3512)."""
+        return self.host.dim() == 2 and all(isinstance(m, nn.Linear) and n == "weight" for m, n, _ in self.holders)
+
     def __getstate__(self) -> dict[str, Any]:
         # Tokens hold addresses; in a copy they are taken anew when the slot is looked at first.
         changed = self.dirty or self.device_token not in (None, token_of(self.device))
@@ -73,22 +79,27 @@ class Placement:
         for path, holder, tensor in _tensors(model):
             slot = found.get(id(tensor))
             if slot is None:
-                found[id(tensor)] = Slot(tensor, self.copy(tensor, path), [holder], path)
+                found[id(tensor)] = Slot(tensor, tensor, [holder], path)
             else:
                 slot.holders.append(holder)
+        for slot in found.values():
+            slot.device = self.copy(slot.host, slot.path, turned=slot.turned)
         for slot in found.values():
             _hold(slot, slot.device)
             slot.host_token, slot.device_token = token_of(slot.host), token_of(slot.device)
             self.slots.append(slot)
 
-    def copy(self, tensor: Tensor, path: str) -> Tensor:
-        """A device copy, cast on the host and then moved (D6.10); a Parameter when the original is one."""
+    def copy(self, tensor: Tensor, path: str, *, turned: bool = False) -> Tensor:
+        """A device copy, cast on the host and then moved (D6.10); a Parameter when the original is one.
+
+        ``turned`` lays a matrix out with its dim 0 along the stick (dim_order [1, 0] in D2.2).
+        """
         value = tensor.detach()
         if value.is_floating_point():
             if self.dtype == torch.float16 and value.dtype != torch.float16:
                 _check_range(value, path)
             value = value.to(self.dtype)
-        value = value.contiguous().to(self.device)
+        value = value.t().contiguous().to(self.device).t() if turned else value.contiguous().to(self.device)
         return nn.Parameter(value, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
 
     def sync(self, model: nn.Module) -> None:
@@ -113,7 +124,8 @@ class Placement:
             slot.host, slot.device = other.host, other.device
         else:
             host = held.detach().cpu() if held.device == self.device else held
-            slot.host, slot.device = host, self.copy(host, slot.path)
+            slot.host = host
+            slot.device = self.copy(host, slot.path, turned=slot.turned)
             known[id(held)] = slot
         slot.dirty, slot.host_token, slot.device_token = False, token_of(slot.host), None
         _hold(slot, slot.device)

@@ -114,6 +114,7 @@ class Op:
     ``dims``; its last ``reduced`` dims are reduced (matmul: one, K).  ``batchmatmul`` has inputs A (stride 0 on N) and
     B (stride 0 on M) over dims ``(*batch, M, N, K)``.  ``gather`` has inputs (table, index); its table operand has
     stride 0 on nothing that the index replaces: attrs["index_stride"] table elements are skipped for each index value.
+    ``scatter`` is the inverse: inputs (values, index), and the output has stride 0 along the dim of the index.
     ``split`` is the number of core slices of each dim (D4.4), 1 where undivided; ``core_order`` numbers the cores along
     the ring: the divided dims from the fastest-varying digit of the core number to the slowest (all dims, last first,
     if empty).  :mod:`spyre_backend.slices` turns both into ranges.  ``LxRelayout`` copies a scratchpad resident over

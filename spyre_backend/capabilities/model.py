@@ -48,6 +48,7 @@ class Limits:
     conv_kernel_max: int
     tensor_rank_max: int
     matmul_min_out_features: int
+    gather_split_max: int
     elems_per_stick: Mapping[str, int]
 
     def sticks_of(self, dtype: str) -> int:

@@ -138,7 +138,7 @@ def _check_dtypes(ops: Sequence[Op]) -> None:
 
 def _is_cast(op: Op, operand: Operand) -> bool:
     return op.name in ("dl16tofp32", "fp32todl16", "identity", "fill") or (
-        op.name == "gather" and operand is not op.inputs[0]
+        op.name in ("gather", "scatter") and operand is op.inputs[1]
     )
 
 
@@ -146,4 +146,4 @@ def _family(name: str) -> str:
     """The name under which D1.6 lists an operation."""
     if name.startswith("exx2"):
         return "exx2"
-    return {"powi": "mul", "square": "mul", "gather": "identity"}.get(name, name)
+    return {"powi": "mul", "square": "mul", "gather": "identity", "scatter": "identity"}.get(name, name)

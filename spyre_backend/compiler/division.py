@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from spyre_backend import capabilities
 from spyre_backend.capabilities import Limits
-from spyre_backend.compiler import coherence, core_order, division_matmul, settings
+from spyre_backend.compiler import coherence, core_order, division_matmul, settings, tiling
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.graph import DEVICE_ITEMSIZE, Buffer, Graph, describe_op, operands
 from spyre_backend.compiler.ownership import units_of
@@ -47,8 +47,7 @@ def divide(graph: Graph) -> None:
     cores = min(chosen.cores or limits.num_cores, limits.num_cores)
     held: coherence.Held = {}
     result = []
-    for undivided in graph.ops:
-        op = _divided(graph.buffers, undivided, limits, cores, chosen)
+    for op in (part for whole in graph.ops for part in _parts(graph.buffers, whole, limits, cores, chosen)):
         if op.name not in MEMORY_ONLY:
             if chosen.follow and op.name != "batchmatmul":
                 op = _following(graph.buffers, op, held, limits, cores)
@@ -72,7 +71,7 @@ def space_of(buffers: Mapping[str, Buffer], op: Op, cores: int) -> Space:
     """The iteration space of ``op`` with what may be divided."""
     units = units_of(buffers, op)
     counts = [max(-(-n // unit), 1) for n, unit in zip(op.dims, units, strict=True)]
-    for dim in _straddling(buffers[op.output.tensor], op):
+    for dim in (*_straddling(buffers[op.output.tensor], op), *_indexed_rows(op)):
         counts[dim] = 1
     return Space(op=op, counts=tuple(counts), kept=len(op.dims) - op.reduced, cores=cores)
 
@@ -87,6 +86,11 @@ def _straddling(buffer: Buffer, op: Op) -> list[int]:
     if (op.output.offset // step) % extent % buffer.eps == 0:
         return []
     return [d for d, s in enumerate(op.output.strides) if s and s % step == 0 and s < step * extent]
+
+
+def _indexed_rows(op: Op) -> list[int]:
+    """Dims along which an index chooses rows: one core stores all, in order, so that of equal ones the last stays."""
+    return [d for d, s in enumerate(op.output.strides) if not s and op.dims[d] > 1] if op.name == "scatter" else []
 
 
 def largest_divisor(extent: int, most: int) -> int:
@@ -114,6 +118,14 @@ def _divided(buffers: Mapping[str, Buffer], op: Op, limits: Limits, cores: int, 
             split = list(found)
     _check(op, split, space.counts, buffers, limits)
     return replace(op, split=tuple(split), core_order=core_order.number(op, split, k_fast=chosen.k_fast))
+
+
+def _parts(buffers: Mapping[str, Buffer], op: Op, limits: Limits, cores: int, chosen: settings.Settings) -> list[Op]:
+    """``op`` divided; in tiles where the release tiles what exceeds the span limit."""
+    if capabilities.current().settings.ignore_span_overflow_hints:
+        return [_divided(buffers, op, limits, cores, chosen)]
+    counts = space_of(buffers, op, cores).counts
+    return tiling.tiled(op, counts, units_of(buffers, op), lambda part: _divided(buffers, part, limits, cores, chosen))
 
 
 def _distribute(space: Space, split: list[int]) -> None:
@@ -176,13 +188,25 @@ def span_bytes(operand: Operand, op: Op, split: Sequence[int], buffer: Buffer) -
             stride, per_core = stride * buffer.eps, -(-per_core // buffer.eps)
         device = next((d * (stride // h) for h, d in table if stride >= h and stride % h == 0), 0)
         reach += (per_core - 1) * device
+    if operand == indexed_operand(op):
+        step = int(op.attrs["index_stride"])
+        device = next((d * (step // h) for h, d in table if step >= h and step % h == 0), 0)
+        reach += (int(op.attrs["index_extent"]) - 1) * device
     return reach * DEVICE_ITEMSIZE[buffer.dtype]
+
+
+def indexed_operand(op: Op) -> Operand | None:
+    """The operand whose rows an index chooses, all of which every core must be able to address (D6.6, D6.9)."""
+    found = op.inputs[0] if op.name == "gather" else op.output if op.name == "scatter" else None
+    return found if isinstance(found, Operand) else None
 
 
 def _check(op: Op, split: list[int], counts: Sequence[int], buffers: Mapping[str, Buffer], limits: Limits) -> None:
     for operand in (op.output, *operands(op)):
         buffer = buffers[operand.tensor]
         span = span_bytes(operand, op, split, buffer)
+        if op.name == "gather" and operand == op.inputs[0] and buffer.layout is not None:
+            span = max(span, buffer.layout.num_bytes // limits.gather_split_max)
         if span > limits.span_limit_bytes:
             raise refuse(
                 "span-limit",
@@ -196,8 +220,9 @@ def _check(op: Op, split: list[int], counts: Sequence[int], buffers: Mapping[str
                 dtypes=[buffer.dtype],
                 origin=op.origin,
             )
+    rows = _indexed_rows(op)
     for dim, count in enumerate(counts):
-        trips = -(-count // split[dim])
+        trips = -(-(op.dims[dim] if dim in rows else count) // split[dim])
         if trips > limits.loop_count_max:
             raise refuse(
                 "trip-count",

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._dynamo.exc import ShortenTraceback
+from torch._dynamo.exc import ShortenTraceback, TorchDynamoException
 from torch._inductor.exc import InductorError
 
 from spyre_backend import capabilities
 from spyre_backend.compiler.settings import SettingError
-from spyre_backend.errors import SpyreUnsupported
+from spyre_backend.errors import SpyreError, SpyreUnsupported
 from spyre_backend.program import Origin
 
 
@@ -44,6 +44,27 @@ def unwrapped() -> Iterator[None]:
         if isinstance(error.inner_exception, (SpyreUnsupported, CompileSettingError)):
             raise error.inner_exception from None
         raise
+
+
+@contextmanager
+def refusing(op: str, origin: Origin | None = None) -> Iterator[None]:
+    """Raise a refusal where PyTorch's compiler, or a stage of this one, trips over an operation (D6.1).
+
+    The detail says what the reason was; a refusal that PyTorch wrapped is raised itself.
+    """
+    try:
+        yield
+    except (SpyreError, TorchDynamoException):
+        raise
+    except Exception as error:
+        reason: BaseException | None = error
+        while reason is not None:
+            if isinstance(reason, SpyreError):
+                raise reason from None
+            reason = reason.__cause__ or reason.__context__
+        lines = str(error).strip().splitlines()
+        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise refuse("lowering-failed", op=op, detail=text, origin=origin) from error
 
 
 def refuse(

@@ -18,7 +18,7 @@ from torch._inductor import lowering as stock
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import TensorBox
 
-from spyre_backend.compiler.errors import CompileRefusal, refuse
+from spyre_backend.compiler.errors import refusing
 from spyre_backend.compiler.lowering_forms import LOWERINGS
 from spyre_backend.compiler.origins import origin_of
 from spyre_backend.compiler.trace import declare_functions
@@ -80,16 +80,9 @@ def _call_function(self: GraphLowering, stock_call: Callable[..., Any], target: 
     lower = LOWERINGS.get(target)
     if node.meta.get("spyre_fallback"):
         return fall_back(target, args, kwargs)
-    if lower is None:
-        result = stock_call(self, target, args, kwargs)
-    else:
-        try:
-            result = lower(*args, **kwargs)
-        except CompileRefusal:
-            raise
-        except TypeError as error:
-            raise refuse("op-unsupported", op=str(target), detail=str(error), origin=origin_of(node)) from error
-    _realize_results(result)
+    with refusing(str(target), origin_of(node)):
+        result = stock_call(self, target, args, kwargs) if lower is None else lower(*args, **kwargs)
+        _realize_results(result)
     return result
 
 
@@ -102,7 +95,7 @@ def _settings(graph: GraphLowering) -> Iterator[None]:
     if not is_device_graph(graph):
         yield
         return
-    with inductor_config.patch(CONFIG):
+    with inductor_config.patch(CONFIG), refusing("graph"):
         yield
 
 

@@ -13,6 +13,7 @@ from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.virtualized import ops
 
 from spyre_backend.compiler.errors import refuse
+from spyre_backend.compiler.lowering_indexed import lower_index_copy, lower_index_select
 
 aten = torch.ops.aten
 
@@ -294,25 +295,6 @@ def lower_logical_not(x: TensorBox) -> Any:
     if x.get_dtype() is torch.bool:
         return _pointwise("logical_not", x)
     return stock.lowerings[aten.eq.Scalar](x, 0)
-
-
-def lower_index_select(x: TensorBox, dim: int, index: TensorBox) -> TensorBox:
-    """aten.index_select along the outermost dim, where the release looks rows up on the device (D5.4)."""
-    x.realize()
-    index.realize()
-    size = list(x.get_size())
-    load, load_index = x.make_loader(), index.make_loader()
-
-    def inner_fn(place: Sequence[Any]) -> Any:
-        row = ops.indirect_indexing(load_index([place[dim]]), size[dim])
-        return load([*place[:dim], row, *place[dim + 1 :]])
-
-    return _make_pointwise(x, inner_fn, [*size[:dim], index.get_size()[0], *size[dim + 1 :]], x.get_dtype())
-
-
-def lower_index_copy(x: TensorBox, dim: int, index: TensorBox, source: TensorBox) -> TensorBox:
-    """aten.index_copy: the operator table refuses it before this."""
-    raise refuse("indirect-access", op="aten.index_copy.default", detail="no device form", shapes=[x.get_size()])
 
 
 def lower_avg_pool2d(

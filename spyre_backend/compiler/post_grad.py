@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from spyre_backend import capabilities, program, slices
 from spyre_backend.compiler import settings, stages
@@ -71,7 +72,11 @@ def specialise(gm: GraphModule) -> None:
         sizes = (*value.shape, *value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else (value,)
         for size in sizes:
             if isinstance(size, torch.SymInt):
-                int(size)
+                try:
+                    int(size)
+                except GuardOnDataDependentSymNode:
+                    detail = f"size {size} of {node.name} depends on data"
+                    raise refuse("dynamic-shape", op=node.name, detail=detail, origin=origin_of(node)) from None
 
 
 def _is_symbolic(value: object) -> bool:

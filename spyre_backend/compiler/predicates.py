@@ -297,27 +297,25 @@ def embedding(node: Node, entry: OperatorEntry) -> None:
 
 
 def index_copy(node: Node, entry: OperatorEntry) -> None:
-    """D5.4: the indexed dim must be the outermost on the device; elsewhere the wrong rows are written (#3705).
+    """D5.4, D6.11: the indexed dim must be the outermost on the device; elsewhere the wrong rows are written (#3705).
 
-    The default layout of D2.2 puts dim 1 there if the tensor has three dims or more.  A compiled graph holds the form
-    without mutation, whose result loses the layout that the in-place form needs (D5.4, D6.10): refused as well.
+    The default layout of D2.2 puts dim 1 there if the tensor has three dims or more.
     """
     given = arguments(node)
     rank = given["self"].dim()
-    place = _device_position(int(given["dim"]) % max(rank, 1), rank)
-    if place != entry.params["device_dim"]:
-        detail = (
-            f"the indexed dim is at device position {place} of the default layout, not {entry.params['device_dim']}"
-        )
-    else:
-        detail = "the form without mutation does not keep the layout that has the indexed dim outermost"
+    dim = int(given["dim"]) % max(rank, 1)
+    place = _device_position(dim, rank)
+    if place == entry.params["device_dim"]:
+        return
+    where = "in the stick" if dim == rank - 1 else f"at device position {place}"
+    detail = f"the indexed dim is {where} of the default layout, not at position {entry.params['device_dim']}"
     raise _refusal(node, entry.rule, detail)
 
 
 def _device_position(dim: int, rank: int) -> int:
     """Where host dim ``dim`` lies in the default device layout (D2.2): dims 1 on, the stick count, dim 0, the lanes."""
-    if rank <= 1:
-        return 0
+    if dim == rank - 1 or rank <= 1:
+        return rank
     return rank - 1 if dim == 0 else dim - 1
 
 

@@ -17,7 +17,7 @@ from spyre_backend.compiler.settings import Settings
 from spyre_backend.program import Op, Operand
 
 STICK_BYTES = 128
-MEMORY_ONLY = frozenset({"ReStickifyOpHBM", "gather", "index_copy", "scatter"})
+MEMORY_ONLY = frozenset({"ReStickifyOpHBM", "gather", "scatter"})
 """Operations that read and write device memory only (D4.5: read by restickify, index or indirectly accessed)."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from spyre_backend.compiler.errors import CompileRefusal
 from spyre_backend.compiler.graph import EPS_BY_DTYPE, Buffer, Graph, operands
-from spyre_backend.compiler.layouts import IllegalAccess, default_stick_dim, variable_along
+from spyre_backend.compiler.layouts import IllegalAccess, default_stick_dim, layout_of, variable_along
 from spyre_backend.compiler.restickify_cost import restickify_ps
 from spyre_backend.compiler.restickify_options import (
     ANY_INPUT,
@@ -123,6 +123,9 @@ class Choices:
         elif op.name == "gather":
             ways = self._gather
             check_gather(op, self.graph)
+        elif op.name == "scatter":
+            ways = self._scatter
+            check_scatter(op, self.graph, self.stick(sticks, op.output.tensor))
         elif op.name == "avgpoolfwd":
             return self._pool(op, sticks)
         elif op.reduced:
@@ -140,6 +143,17 @@ class Choices:
     def _gather(self, op: Op, given: list[list[Form]], sticks: Sticks) -> list[Option]:
         (table, stick), (row, _) = given[0][0], given[1][0]
         return [self._finished(op, (table, row), stick, rank=(0, 0))]
+
+    def _scatter(self, op: Op, given: list[list[Form]], sticks: Sticks) -> list[Option]:
+        """Values lie along the stick of the tensor that they go to; the index has sticks of its own (D2.4)."""
+        buffer = self.graph.buffers[op.output.tensor]
+        stick = self._written(op, buffer, self.stick(sticks, buffer.name))
+        found = self._along(op, next(operands(op)), given[0], stick, sticks, "operands")
+        if not found:
+            raise self._no_scatter(op, [given[0][0]], stick)
+        row = given[1][0][0]
+        ranks = itertools.chain([(0, 0)], itertools.repeat(None))
+        return [self._finished(op, (p, row), stick, rank=rank) for p, rank in zip(found, ranks, strict=False)]
 
     def _matmul(self, op: Op, given: list[list[Form]], sticks: Sticks) -> list[Option]:
         columns = len(op.dims) - 2
@@ -347,4 +361,12 @@ def check_gather(op: Op, graph: Graph) -> None:
     buffer = graph.buffers[next(operands(op)).tensor]
     stride = int(op.attrs["index_stride"])
     if not buffer.stride or stride != max(s for s, n in zip(buffer.stride, buffer.size, strict=True) if n >= 1):
+        raise error(op, "indirect-access", "the indexed dim is not at device position 0")
+
+
+def check_scatter(op: Op, graph: Graph, stick: int | None) -> None:
+    """D2.4, D5.4: the indexed dim is at device position 0 of the tensor that is written."""
+    layout = layout_of(graph.buffers[op.output.tensor], stick)
+    indexed = (int(op.attrs["index_extent"]), int(op.attrs["index_stride"]))
+    if indexed[0] > 1 and indexed != (layout.device_size[0], layout.stride_map[0]):
         raise error(op, "indirect-access", "the indexed dim is not at device position 0")

@@ -15,12 +15,12 @@ from torch._inductor.virtualized import V
 
 from spyre_backend import capabilities
 from spyre_backend.compiler import bundle, division, restickify, stages
-from spyre_backend.compiler.errors import refuse
+from spyre_backend.compiler.errors import refuse, refusing
 from spyre_backend.compiler.graph import Graph, operands
 from spyre_backend.compiler.lowering import fx_graph
 from spyre_backend.compiler.trace import root_buffer
-from spyre_backend.compiler.translate import Translator
-from spyre_backend.program import Op, Program
+from spyre_backend.compiler.translate import Translator, node_origin
+from spyre_backend.program import Op, Origin, Program
 from spyre_backend.runtime.cache import ProgramCache
 from spyre_backend.runtime.offsets import refusal_text, stick_coordinate
 
@@ -68,7 +68,7 @@ class SpyreScheduling(BaseScheduling):
             self.checked_inputs = True
             _check_inputs()
         graph = self.translator.graph
-        graph.ops = [op for node in nodes for op in self.translator.translate(node)]
+        graph.ops = [op for node in nodes for op in self._translated(node)]
         exported = self._exported(nodes)
         self._record("lowering", graph.describe)
         notes = restickify.place(graph, exported)
@@ -82,6 +82,11 @@ class SpyreScheduling(BaseScheduling):
         self._record("bundling", lambda: "\n".join(built.notes))
         self._record("program", built.program.to_json)
         self._emit(nodes, built.program, kept)
+
+    def _translated(self, node: SchedulerNode) -> list[Op]:
+        origin = Origin() if node.node is None else node_origin(node.node)
+        with refusing(origin.aten or node.get_name(), origin):
+            return self.translator.translate(node)
 
     def _record(self, stage: str, text: Callable[[], str]) -> None:
         stages.record(stage, self.graph_name, text)

@@ -178,6 +178,9 @@ class _BodyTranslator:
     def run(self) -> list[Op]:
         body = self.body
         kept = len(self.dims) - body.reduced
+        stored = [s for s in body.indirect if s in body.index.free_symbols]
+        if stored:
+            return self._scatter(stored)
         output = self._operand(body.buffer, affine(body.index, self.extents))
         if body.reduction == "batchmatmul":
             return self._matmul(output)
@@ -236,14 +239,25 @@ class _BodyTranslator:
 
     def _gather(self, value: Load, output: Operand) -> None:
         symbols = [s for s in self.body.indirect if s in value.index.free_symbols]
+        table, index, attrs = self._indexed("gather", symbols, value.buffer, value.index)
+        self._emit("gather", (table, index), output, self.dims, attrs=attrs)
+
+    def _scatter(self, symbols: list[sympy.Symbol]) -> list[Op]:
+        """Values that are stored in the rows that an index names."""
+        target, index, attrs = self._indexed("scatter", symbols, self.body.buffer, self.body.index)
+        self._emit("scatter", (self._value(self.body.value, self.dims), index), target, self.dims, attrs=attrs)
+        return self.ops
+
+    def _indexed(
+        self, name: str, symbols: list[sympy.Symbol], buffer: str, place: sympy.Expr
+    ) -> tuple[Operand, Operand, dict[str, int]]:
+        """The access of row 0, the index, and how far apart and how many the rows are."""
         if len(symbols) != 1:
-            raise refuse("indirect-access", op="gather", detail="more than one index in one access", origin=self.origin)
+            raise refuse("indirect-access", op=name, detail="more than one index in one access", origin=self.origin)
         index, extent = self.body.indirect[symbols[0]]
-        form = affine(value.index, {**self.extents, symbols[0]: max(extent, 2)})
+        form = affine(place, {**self.extents, symbols[0]: max(extent, 2)})
         stride = form.terms.pop(symbols[0], 0)
-        table = self._operand(value.buffer, form)
-        attrs = {"index_stride": stride, "index_extent": extent}
-        self._emit("gather", (table, self._load(index)), output, self.dims, attrs=attrs)
+        return self._operand(buffer, form), self._load(index), {"index_stride": stride, "index_extent": extent}
 
     def _cast(self, operand: Operand | Const, output: Operand) -> None:
         source, target = operand.dtype, output.dtype

@@ -49,5 +49,7 @@ def needed_content(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> frozense
             if known is None or not known.full:
                 needed.add(operand.tensor)
         name = op.output.tensor
-        coverage.setdefault(name, _Coverage(buffers[name])).write(op)
+        written = coverage.setdefault(name, _Coverage(buffers[name]))
+        if op.name != "scatter":  # which rows it fills is only known when it runs
+            written.write(op)
     return frozenset(needed | {name for name, known in coverage.items() if not known.full})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,9 @@ OTHERS = (
     "topk",
 )
 
+LOOKUPS = ("embedding", "index_select")
+"""Rows of a table by index: on the device where the release can, on the host otherwise (D5.4)."""
+
 REFUSABLE = ("index.Tensor", "index_add", "index_put")
 """Operators that run on the host but for what the release refuses in eager mode (D6.9)."""
 REFUSABLE_IN_PLACE = ("index_add_", "index_put_")
@@ -105,6 +109,7 @@ def install() -> None:
         _implement(_library, name, _functional(_overload(name)), "PrivateUse1")
     for name in IN_PLACE:
         _implement(_library, name, _in_place(_overload(name)), "PrivateUse1")
+    _install_lookups(_library)
     for name in REFUSABLE:
         _implement(_library, name, _refusable(_overload(name)), "PrivateUse1")
     for name in REFUSABLE_IN_PLACE:
@@ -141,6 +146,27 @@ def _functional(op: torch._ops.OpOverload) -> Callable[..., Any]:
         if not _for_device(tensors):
             return _on_host(op, args, kwargs)
         return run(op, args, kwargs)
+
+    kernel.__name__ = f"spyre_{op.__name__}"
+    return kernel
+
+
+def _install_lookups(library: torch.library.Library) -> None:
+    """Put the device's kernels in front of those of the native part, which gather rows on the host."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*may also be overridden")
+        for name in LOOKUPS:
+            op = _overload(name)
+            kernel = _lookup(op, torch.library.get_kernel(op, "PrivateUse1"))
+            library.impl(name, kernel, "PrivateUse1", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def _lookup(op: torch._ops.OpOverload, on_host: Any) -> Callable[..., Any]:
+    def kernel(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        native = capabilities.current().policy(op).support(eager=True) == "native"
+        if native and _for_device(_tensors(args, kwargs)):
+            return run(op, args, kwargs)
+        return on_host.call_boxed(keys, *args, **kwargs)
 
     kernel.__name__ = f"spyre_{op.__name__}"
     return kernel

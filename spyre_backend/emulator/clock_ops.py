@@ -65,6 +65,9 @@ def cost(program: Program, index: int, traffic: Traffic, scaling: Scaling) -> Co
         half = max(traffic.read, traffic.written)
         moved = rates.restickify_ns(half, restickify_run(program, op), cores) if half else 0.0
         return Cost("transport", cores, 0.0, moved, turnaround=False)
+    if op.name == "scatter":
+        rate = min(k.ROW_STORE * cores, k.HBM_BANDWIDTH)
+        return Cost("transport", cores, 0.0, traffic.charged / rate, turnaround=False)
     return _elementwise(program, op, traffic, cores, scaling)
 
 

@@ -60,7 +60,13 @@ def count(program: Program) -> list[Traffic]:
 def _form(op: Op, operand: Operand) -> tuple[object, ...]:
     """What an access touches, whatever the iteration space around it."""
     moving = sorted((s, n) for s, n in zip(operand.strides, op.dims, strict=True) if s and n > 1)
-    return (operand.offset, *moving) if op.name != "gather" else (op.name, *op.dims, operand.offset, *moving)
+    indirect = "index_stride" in op.attrs
+    return (op.name, *op.dims, operand.offset, *moving) if indirect else (operand.offset, *moving)
+
+
+def is_indexed(op: Op, operand: Operand) -> bool:
+    """Whether an index chooses the rows of this operand: the table of a gather, the tensor that a scatter writes."""
+    return (op.name == "gather" and operand == op.inputs[0]) or (op.name == "scatter" and operand == op.output)
 
 
 def access_bytes(spec: TensorSpec, op: Op, operand: Operand) -> int:
@@ -72,7 +78,7 @@ def access_bytes(spec: TensorSpec, op: Op, operand: Operand) -> int:
             sticks *= math.ceil(extent / spec.layout.device_size[-1])
         elif stride:
             sticks *= extent
-    if op.name == "gather" and operand == op.inputs[0]:
+    if is_indexed(op, operand):
         picks = math.prod(n for s, n in zip(operand.strides, op.dims, strict=True) if not s)
         return min(spec.layout.num_bytes, picks * sticks * STICK_BYTES)
     if math.prod(extents) >= math.prod(n for n, s in zip(spec.size, spec.stride, strict=True) if s):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spyre_backend.emulator import clock_constants as k
+from spyre_backend.emulator.clock_traffic import is_indexed
 from spyre_backend.program import Op, Operand, Program, TensorSpec
 from spyre_backend.slices import Ranges, core_slices
 
@@ -148,7 +149,7 @@ def _compute(op: Op, shape: tuple[int, ...], settings: CycleSettings) -> float:
     elements = math.prod(shape)
     if op.name.startswith("batchmatmul"):
         return 2.0 * elements / settings.systolic
-    if op.name in ("LxRelayout", "identity", "fill", "gather", "ReStickifyOpHBM"):
+    if op.name in ("LxRelayout", "identity", "fill", "gather", "scatter", "ReStickifyOpHBM"):
         return 0.0
     return sum(k.CYCLE_SLOW if part in SLOW else 1 for part in _parts(op.name)) * elements / k.CYCLE_LANES
 
@@ -168,7 +169,7 @@ def _sticks(op: Op, ranges: Ranges, specs: dict[str, TensorSpec]) -> int:
         extents = [
             math.ceil(len(part) / specs[operand.tensor].layout.device_size[-1]) if dim == operand.stick else len(part)
             for dim, (part, stride) in enumerate(zip(ranges, operand.strides, strict=True))
-            if stride or (op.name == "gather" and operand is op.inputs[0])
+            if stride or is_indexed(op, operand)
         ]
         total += math.prod(extents)
     return total

@@ -41,7 +41,7 @@ from spyre_backend.emulator.plan import failure, prepare
 from spyre_backend.emulator.primitives import TOPK
 from spyre_backend.program import Program
 
-_NO_LANE_BY_LANE = frozenset({"gather", "LxRelayout", "ReStickifyOpHBM"})
+_NO_LANE_BY_LANE = frozenset({"gather", "scatter", "LxRelayout", "ReStickifyOpHBM"})
 """Operations whose lanes are not those of their operands: what they leave in padding is a setting, or a copy."""
 
 Observer = Callable[[ExactOp, State, bool], None]
@@ -185,6 +185,9 @@ class _OpRun:
             self._check_zeros(owner, part)
             write = self.item.write
             region = write.region(ranges)
+            if self.op.name == "scatter":
+                self._scatter(owner, ranges, result, region)
+                continue
             self.state.write(self.item, owner, region, write.untile(result, region, ranges))
 
     def _cuttable(self, ranges: Ranges) -> list[int]:
@@ -303,6 +306,27 @@ class _OpRun:
             raise PaddingError(
                 "its padding is said to be zero, but becomes something else", core=core, tensor=spec.name
             )
+
+    def _scatter(self, core: int, ranges: Ranges, values: Tensor, region: Region) -> None:
+        """Rows of a tile go where the index points, counted in steps of the outermost device dim (D2.4)."""
+        index, write = self._load(1, core, ranges), self.item.write
+        rows = write.layout.sizes[0]
+        step = write.layout.num_sticks // rows
+        indexed = [loop for loop, extent in enumerate(index.shape) if extent > 1]
+        if len(indexed) > 1:
+            raise ExecutionError("the index of a store varies along more than one loop")
+        for place, row in enumerate(index.flatten().tolist()):
+            if not 0 <= row < rows:
+                raise AddressError(
+                    f"index {row} is outside the {rows} rows of size {list(write.layout.spec.size)}",
+                    core=core,
+                    tensor=write.tensor,
+                )
+            part, taken = values, list(ranges)
+            for loop in indexed:
+                part, taken[loop] = values.narrow(loop, place, 1), range(1)
+            moved = Region(region.sticks + row * step, region.shape, region.first, region.length)
+            self.state.write(self.item, core, moved, write.untile(part, region, tuple(taken)))
 
     def _gather(self, core: int, ranges: Ranges) -> Tensor:
         """Elements of the table that the index points at, each read from the stick where it lies."""

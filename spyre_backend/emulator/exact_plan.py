@@ -21,7 +21,7 @@ from spyre_backend.emulator.primitives import TOPK
 from spyre_backend.program import Op, Operand, Program, TensorSpec
 from spyre_backend.slices import cores_used, dim_unit, owns_result, slices_of
 
-DEVICE_MEMORY_ONLY = frozenset({"ReStickifyOpHBM", "gather"})
+DEVICE_MEMORY_ONLY = frozenset({"ReStickifyOpHBM", "gather", "scatter"})
 """Operations that the scratchpad does not serve: restickify and indirect accesses (D4.5)."""
 _ANY_STICK = frozenset({"identity", "ReStickifyOpHBM", "gather", "LxRelayout"})
 """Operations whose operands may run along other loops than their result (D2.4)."""
@@ -150,7 +150,7 @@ def _check_sticks(op: Op, reads: Sequence[StickAccess | None], write: StickAcces
         return
     if op.name in _ANY_STICK or op.name in TOPK:
         return
-    for access in reads:
+    for access in reads[:1] if op.name == "scatter" else reads:
         if access is None or access.stick is None:
             continue
         if access.stick < kept and access.stick != write.stick:
@@ -207,7 +207,8 @@ def _yielding(program: Program, op: Op, position: int, life: dict[str, Life]) ->
             target.layout.stride_map,
         )
         same = all((o.strides, o.offset) == (op.output.strides, op.output.offset) for o in operands)
-        if spec.kind == "temp" and life[name].last == position and alike and same and not op.reduced:
+        direct = not op.reduced and op.name != "scatter"
+        if spec.kind == "temp" and life[name].last == position and alike and same and direct:
             found.add(name)
     return frozenset(found)
 

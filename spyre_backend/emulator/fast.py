@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spyre_backend.capabilities.model import Numerics
 from spyre_backend.emulator.context import DL16_DTYPES, TORCH_DTYPES, ExecutionError
+from spyre_backend.emulator.indexing import scatter
 from spyre_backend.emulator.numerics import dl16_decode, dl16_round, dl16_round_
 from spyre_backend.emulator.plan import Access, Step, failure, prepare
 from spyre_backend.program import Program, TensorSpec
@@ -56,9 +57,11 @@ class Plan:
 
     def _run_step(self, step: Step, tensors: dict[str, Tensor], replaceable: Collection[str]) -> None:
         target = step.output.tensor
-        if 0 in step.output.size:
+        if 0 in step.output.size or step.op.name == "scatter":
             if target not in tensors:
                 tensors[target] = allocate(self._specs[target], filled=True)
+            if 0 not in step.op.dims and step.op.name == "scatter":
+                _store(step, tensors)
             return
         operands = [item if isinstance(item, Tensor) else item.view(tensors) for item in step.inputs]
         result = _decoded(step.function(step.context, *operands), step)
@@ -105,6 +108,14 @@ def _share(step: Step, tensors: dict[str, Tensor]) -> bool:
     count = math.prod(step.output.size)
     tensors[step.output.tensor] = memory.as_strided((count,), (1,), memory.storage_offset() + source.offset)
     return True
+
+
+def _store(step: Step, tensors: dict[str, Tensor]) -> None:
+    """Rows stored by an index."""
+    dims = step.op.dims
+    values, index = (item if isinstance(item, Tensor) else item.view(tensors) for item in step.inputs)
+    result, _ = finished(step.function(step.context, values, index).expand(dims), step, fresh=False)
+    scatter(step.output.view(tensors), index.expand(dims), result)
 
 
 def _decoded(result: Tensor, step: Step) -> Tensor:

@@ -1,4 +1,4 @@
-"""Operations that look values up: gather from a table, and the largest k along the stick."""
+"""Operations that look values up or store them by index: gather, scatter, and the largest k along the stick."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ def gather(context: Context, table: Tensor, index: Tensor) -> Tensor:
     Returns:
         Tensor of the iteration space, with the table's dtype.
     """
-    rows = table.shape[0]
-    indexed = [dim for dim, stride in enumerate(index.stride()) if stride != 0 and index.shape[dim] > 1]
-    reduced = index[tuple(slice(None) if dim in indexed else 0 for dim in range(index.dim()))].to(torch.int64)
-    if reduced.numel():
-        low, high = int(reduced.min()), int(reduced.max())
-        if low < 0 or high >= rows:
-            raise ExecutionError(f"index {low if low < 0 else high} is outside a table of {rows} rows")
+    indexed, reduced = _indices(index, table.shape[0])
     walks_both = [dim for dim in indexed if table.stride(dim + 1) != 0 and table.shape[dim + 1] > 1]
     if walks_both:
         return _gather_elements(table, index)
@@ -33,6 +27,32 @@ def gather(context: Context, table: Tensor, index: Tensor) -> Tensor:
     picked = slim.index_select(0, reduced.reshape(-1)).view(*(index.shape[d] for d in indexed), *slim.shape[1:])
     order = indexed + free
     return picked.permute([order.index(dim) for dim in range(index.dim())])
+
+
+def scatter(table: Tensor, index: Tensor, values: Tensor) -> None:
+    """Store rows where `index` says: table[index[i], i] = values[i]; of equal indices the last one stays.
+
+    Args:
+        table: [rows, *dims] as for :func:`gather`, with stride 0 along the dims where the index varies; written.
+        index: integers over the iteration space, stride 0 where it does not vary.
+        values: over the iteration space.
+    """
+    indexed, picked = _indices(index, table.shape[0])
+    free = [dim for dim in range(index.dim()) if dim not in indexed]
+    slim = table[(slice(None), *(0 if dim in indexed else slice(None) for dim in range(index.dim())))]
+    rows = values.permute([*indexed, *free]).reshape(-1, *(values.shape[dim] for dim in free))
+    slim.index_copy_(0, picked.reshape(-1), rows)
+
+
+def _indices(index: Tensor, rows: int) -> tuple[list[int], Tensor]:
+    """The dims along which `index` varies, and its values over these alone, checked against the table's rows."""
+    indexed = [dim for dim, stride in enumerate(index.stride()) if stride != 0 and index.shape[dim] > 1]
+    reduced = index[tuple(slice(None) if dim in indexed else 0 for dim in range(index.dim()))].to(torch.int64)
+    if reduced.numel():
+        low, high = int(reduced.min()), int(reduced.max())
+        if low < 0 or high >= rows:
+            raise ExecutionError(f"index {low if low < 0 else high} is outside a table of {rows} rows")
+    return indexed, reduced
 
 
 def _gather_elements(table: Tensor, index: Tensor) -> Tensor:

@@ -166,8 +166,8 @@ def _step(
         inputs=inputs,
         output=output,
         rounds=rounds,
-        covers=count == math.prod(spec.size),
-        dense=dense,
+        covers=count == math.prod(spec.size) and op.name != "scatter",
+        dense=dense and op.name != "scatter",
         shares=isinstance(copied, Operand) and _may_share(position, op, copied, writers),
         released=released,
     )
@@ -227,7 +227,7 @@ def _access(operand: Operand, size: tuple[int, ...], spec: TensorSpec) -> Access
 
 
 def _table(operand: Operand, op: Op, spec: TensorSpec, context: Context) -> Access:
-    """A gather's table: one more leading dim, which the index values walk."""
+    """What a gather reads and a scatter writes: one more leading dim, which the index values walk."""
     step = context.integer("index_stride")
     if step <= 0:
         raise ExecutionError(f"attribute 'index_stride' must be positive, not {step}")
@@ -239,6 +239,8 @@ def _table(operand: Operand, op: Op, spec: TensorSpec, context: Context) -> Acce
 
 def _output(op: Op, specs: Mapping[str, TensorSpec], context: Context) -> Access:
     spec = _checked(op.output, op, specs)
+    if op.name == "scatter":
+        return _table(op.output, op, spec, context)
     kept = len(op.dims) if op.name in TOPK else len(op.dims) - op.reduced
     size = (*op.dims[:-1], context.integer("k")) if op.name in TOPK else op.dims[:kept]
     trimmed = Operand(

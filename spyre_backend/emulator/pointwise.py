@@ -142,6 +142,11 @@ def identity(context: Context, x: Tensor) -> Tensor:
     return x
 
 
+def stored(context: Context, values: Tensor, index: Tensor) -> Tensor:
+    """What a scatter stores; the executor finds the places."""
+    return values
+
+
 def powi(context: Context, x: Tensor) -> Tensor:
     """x to the integer attribute `exponent` by squaring, every product rounded; negative exponents divide last."""
     x = as_float(x)
@@ -227,6 +232,7 @@ POINTWISE: dict[str, Primitive] = {
     "fp32todl16": identity,
     "fill": identity,
     "ReStickifyOpHBM": identity,
+    "scatter": stored,
     "LxRelayout": identity,
     "powi": powi,
     "square": square,
@@ -238,5 +244,5 @@ COPIES = frozenset({"identity", "to_dtype", "dl16tofp32", "fp32todl16", "fill", 
 """Operations that only move, cast and round their operand."""
 
 _SELECTIONS = {"abs", "neg", "sign", "floor", "ceil", "relufwd", "clip", "maximum", "minimum", "max", "min", "where3"}
-EXACT = COPIES | _SELECTIONS | {"gather", "topkvalue"}
+EXACT = COPIES | _SELECTIONS | {"gather", "scatter", "topkvalue"}
 """Operations whose result is a DL16 value whenever their operands are: the executor need not round it again."""

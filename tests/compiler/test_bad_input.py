@@ -120,11 +120,6 @@ def rows_copied(x, index, source):
 ROWS = torch.tensor([1, 5], dtype=torch.int32)
 INDEXED = {
     "index_copy of rows": (rows_copied, [half(8, 64), ROWS.long(), half(2, 64)], "indirect-access"),
-    "index_copy of an outer dim": (
-        lambda x, i, s: x.index_copy(1, i, s),
-        [half(4, 8, 64), ROWS.long(), half(4, 2, 64)],
-        "indirect-access",
-    ),
     "gather": (lambda x, i: x.gather(0, i), [half(4, 64), torch.zeros(2, 64, dtype=torch.int64)], "indirect-access"),
     "scatter": (
         lambda x, i, s: x.scatter(1, i, s),
