@@ -66,10 +66,21 @@ def token_of(tensor: Tensor | None, *, sample_device: bool = False) -> Token:
 
 
 def _samples(tensor: Tensor) -> tuple[float, ...]:
+    tensor = tensor.t() if is_turned(tensor) else tensor
     if tensor.numel() == 0 or not tensor.is_contiguous():
         return ()
     step = max(1, tensor.numel() // SAMPLES)
     return tuple(tensor.detach().view(-1)[::step].cpu().tolist())
+
+
+def is_turned(tensor: Tensor) -> bool:
+    """Whether a matrix lies with its dim 0 along the stick, as weights of linear layers do on the device (D2.2)."""
+    return tensor.dim() == 2 and not tensor.is_contiguous() and tensor.t().is_contiguous()
+
+
+def placed(value: Tensor, device: torch.device, *, turned: bool) -> Tensor:
+    """``value`` on ``device``; ``turned`` puts dim 0 of a matrix along the stick (dim_order [1, 0] in D2.2)."""
+    return value.t().contiguous().to(device).t() if turned and value.dim() == 2 else value.contiguous().to(device)
 
 
 def refresh_one(entry: Derived, masters: dict[int, Tensor]) -> bool:
@@ -93,7 +104,7 @@ def refresh_one(entry: Derived, masters: dict[int, Tensor]) -> bool:
         value = entry.fn(*host, **entry.kwargs)
         if value is not None and first is not None:
             # Cast on the host, then move: casting and moving in one step gives odd results on the device (D6.10).
-            value = value.to(first.dtype).to(first.device).detach()
+            value = placed(value.to(first.dtype), first.device, turned=is_turned(first)).detach()
     entry.module.__dict__[entry.name] = value
     entry.token = token
     return True

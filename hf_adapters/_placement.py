@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_adapters._derived import Token, token_of
+from hf_adapters._derived import Token, placed, token_of
 from hf_adapters.errors import WeightRangeError
 
 FP16_MAX = 65504.0
@@ -99,7 +99,7 @@ class Placement:
             if self.dtype == torch.float16 and value.dtype != torch.float16:
                 _check_range(value, path)
             value = value.to(self.dtype)
-        value = value.t().contiguous().to(self.device).t() if turned else value.contiguous().to(self.device)
+        value = placed(value, self.device, turned=turned)
         return nn.Parameter(value, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
 
     def sync(self, model: nn.Module) -> None:
