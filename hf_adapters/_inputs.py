@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hf_adapters._masks import dense_mask, token_mask
 from hf_adapters._outputs import Extent
-from hf_adapters._positions import PositionTable, check_ids, find_position_table, holds_token_type_buffer
+from hf_adapters._positions import (
+    PositionTable,
+    check_ids,
+    find_position_table,
+    holds_token_type_buffer,
+    scales_with_length,
+)
 from hf_adapters.errors import InputError, UnsupportedOptionError
 
 LENGTH_BUCKET = 64
 """Sequence lengths are multiples of one fp16 stick (D2, D6.2 i and j)."""
 
+Padding = Literal["free", "in table", "never"]
+"""Lengths that a model takes as padding: any; only those its position table has room for; none, because padding reaches
+its tokens."""
+
 CAPTURES = ("hidden_states", "attentions")
-REFUSED = ("labels", "cache", "past_key_values", "encoder_hidden_states", "encoder_attention_mask", "decoder_input_ids")
+REFUSED = ("labels", "cache", "past_key_values", "encoder_hidden_states", "encoder_attention_mask")
+DECODER = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class Call:
         as_tuple: the caller asked for ``return_dict=False``.
         attentions: the caller asked for attention weights.
         captures: names of what the caller wants recorded, ``"hidden_states"`` or ``"attentions"``.
+        kept_logits: the caller's ``logits_to_keep``: the last n positions, or indices; None keeps all.
     """
 
     arguments: dict[str, Any]
@@ -38,24 +50,25 @@ class Call:
     as_tuple: bool
     attentions: bool
     captures: tuple[str, ...]
+    kept_logits: int | Tensor | None = None
 
 
 def is_text_model(model: nn.Module) -> bool:
     """True for a transformers model whose forward takes ``input_ids``; only those are padded."""
-    return hasattr(model, "save_pretrained") and "input_ids" in _parameters(model)
+    return hasattr(model, "save_pretrained") and "input_ids" in stock_parameters(model)
 
 
-def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, padding_stops: bool = False) -> Call:
+def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, padding: Padding = "free") -> Call:
     """Bind, check and pad the arguments of one call.
 
     Args:
         model: the compiled text model.
         args: positional arguments of the stock forward.
         kwargs: keyword arguments of the stock forward.
-        padding_stops: lengths beyond the position table are refused by the model, even as padding.
+        padding: how far the length may be padded.
 
     Returns:
-        Arguments whose batch is a power of two and whose length is a multiple of 64.
+        Arguments whose batch is a power of two and whose length is a multiple of 64, as far as ``padding`` allows.
 
     Raises:
         InputError: shapes, dtypes or values that the stock model would not accept either, or an empty sequence.
@@ -70,21 +83,32 @@ def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, 
         name for name in CAPTURES if arguments.get(f"output_{name}", getattr(config, f"output_{name}", False))
     )
     _refuse_options(model, arguments)
+    # Counted from the end of the caller's rows, not of the padded ones, so it is applied to the result.
+    kept_logits = arguments.pop("logits_to_keep", None)
     batch, length = _sizes(arguments)
     table = find_position_table(model)
     if table is None and "attention_mask" not in arguments:
         _refuse_packing(arguments.get("position_ids"))
     check_ids(model, arguments, table, length)
-    extent = Extent(batch, length, _power_of_two(batch), _padded_length(model, length, table, padding_stops))
+    extent = Extent(batch, length, _power_of_two(batch), _padded_length(model, length, table, padding))
     _pad(model, arguments, extent, table)
-    if "use_cache" in _parameters(model):
+    if "use_cache" in stock_parameters(model):
         arguments["use_cache"] = False
     if wanted is not None or as_tuple:
         arguments["return_dict"] = True
-    return Call(arguments, extent, as_tuple, "attentions" in captures, captures)
+    return Call(arguments, extent, as_tuple, "attentions" in captures, captures, kept_logits)
 
 
-def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
+def no_decoder_inputs(model: nn.Module) -> InputError:
+    """The error for an encoder-decoder whose stock forward does not run on encoder inputs alone."""
+    return InputError(
+        f"{type(model).__name__} is an encoder-decoder and needs decoder inputs, which a compiled model does not take. "
+        "The embedding of a text is what its encoder gives. Compile model.get_encoder(), or load the encoder alone"
+    )
+
+
+def stock_parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
+    """The parameters of the stock forward, by name."""
     return dict(inspect.signature(model.forward).parameters)
 
 
@@ -109,6 +133,11 @@ def _refuse_options(model: nn.Module, arguments: dict[str, Any]) -> None:
                 f"{type(model).__name__}: {name} is not supported by a compiled model, which computes embeddings of "
                 "whole sequences; leave it out, or call hf_adapters.decompile(model)"
             )
+    if any(name in arguments for name in DECODER):
+        raise UnsupportedOptionError(
+            f"{type(model).__name__} is an encoder-decoder, and a compiled model runs no decoder: the embedding of a "
+            "text is what its encoder gives. Compile model.get_encoder(), or load the encoder alone (T5EncoderModel)"
+        )
     if arguments.pop("use_cache", False):
         raise UnsupportedOptionError(
             f"{type(model).__name__}: use_cache=True would return a key-value cache, and a compiled model keeps none; "
@@ -148,21 +177,27 @@ def _power_of_two(batch: int) -> int:
     return 1 << max(0, batch - 1).bit_length()
 
 
-def _padded_length(model: nn.Module, length: int, table: PositionTable | None, padding_stops: bool) -> int:
+def _padded_length(model: nn.Module, length: int, table: PositionTable | None, padding: Padding) -> int:
+    if padding == "never":
+        return length
     padded = -(-length // LENGTH_BUCKET) * LENGTH_BUCKET
-    if table is None or (not padding_stops and ("position_ids" in _parameters(model) or table.from_ids)):
+    if table is None or (padding == "free" and ("position_ids" in stock_parameters(model) or table.counts_tokens)):
         return padded
     # Positions cannot be given to this model, so the padding must not run past its table.
     return min(padded, max(length, table.limit))
 
 
 def _pad(model: nn.Module, arguments: dict[str, Any], extent: Extent, table: PositionTable | None) -> None:
-    names = _parameters(model)
+    names = stock_parameters(model)
     batch, length = extent.batch, extent.length
     like = arguments.get("input_ids", arguments.get("inputs_embeds"))
     assert isinstance(like, Tensor)
     _complete(model, arguments, extent, table, names)
     for name, value in arguments.items():
+        if name == "attention_mask" and isinstance(value, dict):
+            # One mask for each kind of layer, as transformers' own create_masks_for_generate gives them.
+            arguments[name] = {kind: _pad_mask(_dense(kind, mask), extent) for kind, mask in value.items()}
+            continue
         if not isinstance(value, Tensor):
             continue
         value = value.detach().cpu()
@@ -171,7 +206,7 @@ def _pad(model: nn.Module, arguments: dict[str, Any], extent: Extent, table: Pos
         elif name == "position_ids" and value.dim() == 2:
             arguments[name] = _pad_batch(_pad_last(value.expand(batch, -1), extent, edge=True), extent)
         elif value.dim() >= 2 and value.shape[:2] == (batch, length):
-            fill = _pad_token(model, table) if name == "input_ids" else 0
+            fill = pad_token(model, table) if name == "input_ids" else 0
             arguments[name] = _pad_batch(_pad_tokens(value, extent, fill), extent)
         elif value.dim() >= 1 and value.shape[0] == batch:
             arguments[name] = _pad_batch(value, extent)
@@ -193,17 +228,27 @@ def _complete(
     if "token_type_ids" in names and "token_type_ids" not in arguments and holds_token_type_buffer(model):
         arguments["token_type_ids"] = torch.zeros(batch, length, dtype=torch.int64)
     if "position_ids" in names and "position_ids" not in arguments and table is not None:
-        if not table.from_ids:
+        if not table.counts_tokens:
             arguments["position_ids"] = torch.arange(length).expand(batch, length)
-        elif "inputs_embeds" in arguments:
+        elif table.from_ids and "inputs_embeds" in arguments:
             arguments["position_ids"] = torch.arange(table.first, table.first + length).expand(batch, length)
+    if "position_ids" in names and "position_ids" not in arguments and scales_with_length(model):
+        arguments["position_ids"] = torch.arange(length).expand(batch, length)
 
 
-def _pad_token(model: nn.Module, table: PositionTable | None) -> int:
+def pad_token(model: nn.Module, table: PositionTable | None) -> int:
+    """The id that padded positions get: that of the position table or the config, else 0."""
     if table is not None and table.from_ids:
         return table.first - 1
     pad = getattr(getattr(model, "config", None), "pad_token_id", None)
     return pad if isinstance(pad, int) and pad >= 0 else 0
+
+
+def _dense(kind: str, mask: Any) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dim() != 4:
+        given = f"{mask.dim()}-D" if isinstance(mask, Tensor) else type(mask).__name__
+        raise InputError(f"attention_mask[{kind!r}] must be a tensor [batch, 1, tokens, tokens], got {given}")
+    return mask.detach().cpu()
 
 
 def _pad_mask(mask: Tensor, extent: Extent) -> Tensor:

@@ -111,3 +111,17 @@ def check_attentions(outputs: Any) -> None:
             "output_attentions=True: the attention of this model does not return its weights here; load the model with "
             'attn_implementation="eager", or call hf_adapters.decompile(model) and ask the stock model'
         )
+
+
+def keep_logits(outputs: Any, kept: int | Tensor | None) -> None:
+    """Cut ``outputs["logits"]`` ``[batch, tokens, vocabulary]`` in place, as ``logits_to_keep`` of a stock model does.
+
+    Args:
+        outputs: what the caller gets, already without padding.
+        kept: that many positions at the end (0: all), or indices ``[n]`` of positions.
+    """
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else None
+    if kept is None or not isinstance(logits, Tensor) or logits.dim() != 3:
+        return
+    chosen = slice(-kept if kept else None, None) if isinstance(kept, int) else kept.to(logits.device)
+    outputs["logits"] = logits[:, chosen]  # type: ignore[index]

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from hf_adapters.errors import InputError, SequenceTooLongError
 
 TABLE_NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
+LENGTH_DEPENDENT = {"dynamic", "longrope"}
+"""Rotary scalings of transformers (``rope_type``) that look at the length of the input."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,19 @@ class PositionTable:
         limit: tokens it has room for.
         first: position of the first token; ``padding_idx + 1`` where padding has a position of its own.
         from_ids: positions are counted over the ids that are not padding, so padding uses no position.
+        from_mask: positions are counted over the attention mask (OPT), to the same effect.
     """
 
     path: str
     limit: int
     first: int
     from_ids: bool
+    from_mask: bool = False
+
+    @property
+    def counts_tokens(self) -> bool:
+        """True when only real tokens use a position."""
+        return self.from_ids or self.from_mask
 
 
 def find_position_table(model: nn.Module) -> PositionTable | None:
@@ -45,7 +54,8 @@ def find_position_table(model: nn.Module) -> PositionTable | None:
         padding = module.padding_idx
         if padding is not None:
             first = padding + 1
-        return PositionTable(path, module.num_embeddings - first, first, padding is not None)
+        from_mask = "attention_mask" in inspect.signature(type(module).forward).parameters
+        return PositionTable(path, module.num_embeddings - first, first, padding is not None, from_mask)
     return None
 
 
@@ -71,6 +81,15 @@ def refuses_padding(model: nn.Module, table: PositionTable | None) -> bool:
     return False
 
 
+def scales_with_length(model: nn.Module) -> bool:
+    """True when rotary frequencies depend on the largest position of a call, which padding must not raise."""
+    return any(_kind(getattr(module, "rope_type", None)) & LENGTH_DEPENDENT for module in model.modules())
+
+
+def _kind(rope_type: Any) -> set[str]:
+    return set(rope_type.values()) if isinstance(rope_type, dict) else {rope_type} if rope_type else set()
+
+
 def holds_token_type_buffer(model: nn.Module) -> bool:
     """True when the stock model takes missing ``token_type_ids`` from a buffer of zeros."""
     return any("token_type_ids" in module._buffers for module in model.modules())
@@ -87,8 +106,9 @@ def check_ids(model: nn.Module, arguments: dict[str, Any], table: PositionTable 
     ids = arguments.get("input_ids")
     if table is not None and "position_ids" not in arguments:
         used = length
-        if table.from_ids and isinstance(ids, Tensor):
-            used = int((ids != table.first - 1).sum(dim=1).amax()) if ids.numel() else 0
+        counted = _counted(table, ids, arguments.get("attention_mask"))
+        if counted is not None:
+            used = int(counted.sum(dim=1).amax()) if counted.numel() else 0
         if used > table.limit:
             raise SequenceTooLongError(
                 f"{name}: the input has {used} tokens, and {table.path} has room for {table.limit}; truncate "
@@ -102,6 +122,15 @@ def check_ids(model: nn.Module, arguments: dict[str, Any], table: PositionTable 
     for path, module in model.named_modules():
         if path.rpartition(".")[2] == "token_type_embeddings":
             _check_range(name, "token_type_ids", arguments.get("token_type_ids"), module)
+
+
+def _counted(table: PositionTable, ids: Any, mask: Any) -> Tensor | None:
+    """Which tokens ``[batch, tokens]`` use a position; None when all of them do."""
+    if table.from_ids and isinstance(ids, Tensor):
+        return ids != table.first - 1
+    if table.from_mask and isinstance(mask, Tensor) and mask.dim() == 2:
+        return mask != 0
+    return None
 
 
 def _check_range(model: str, name: str, ids: Any, table: Any) -> None:

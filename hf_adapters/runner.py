@@ -17,12 +17,14 @@ import torch
 from torch import nn
 
 from hf_adapters._execution import STATE, CompiledState, compiled_state, device_lock, inside_a_run, run
-from hf_adapters._inputs import is_text_model
+from hf_adapters._inputs import Padding, is_text_model, pad_token
+from hf_adapters._invariance import padding_changes_values
 from hf_adapters._patcher import Patcher
 from hf_adapters._placement import Placement
 from hf_adapters._positions import find_position_table, refuses_padding
 from hf_adapters._regions import CompiledForward, find_regions
-from hf_adapters.errors import DeviceUnavailableError, InputError, PatchConflictError
+from hf_adapters.adapters._traits import is_quantised
+from hf_adapters.errors import DeviceUnavailableError, InputError, ModelTypeError, PatchConflictError
 from hf_adapters.patching import check_model, check_target, patch, patch_state, remove_patch, resolve_release
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -94,7 +96,7 @@ def compile(
         require a gradient.
 
     Raises:
-        ModelTypeError: ``model`` is not an eager ``nn.Module``.
+        ModelTypeError: ``model`` is not an eager ``nn.Module``, or its weights are quantised or on the meta device.
         PatchConflictError: the model is compiled already, with other options.
         WeightRangeError: a weight does not fit into ``dtype``; the model is stock again.
     """
@@ -116,6 +118,7 @@ def compile_with(
     if dtype not in DTYPES:
         raise InputError(f"dtype must be torch.float16 or torch.bfloat16 on the device (D1.6), got {dtype}")
     _check_available(target)
+    check_weights(model)
     release = resolve_release(release)
     inner = [] if is_transformer(model) else outermost_transformers(model)
     for part in inner:
@@ -138,6 +141,27 @@ def compile_with(
     return model
 
 
+def check_weights(model: nn.Module) -> None:
+    """Refuse a model whose weights cannot be placed, before anything is changed.
+
+    Raises:
+        ModelTypeError: a weight has no values yet (meta device), or is quantised.
+    """
+    name = type(model).__name__
+    empty = next((path for path, tensor in model.named_parameters() if tensor.device.type == "meta"), None)
+    if empty is not None:
+        raise ModelTypeError(
+            f"compile: {empty} of {name} is on the meta device and has no values; load the weights first, for instance "
+            "with from_pretrained, or model.to_empty and load_state_dict"
+        )
+    packed = next(((path, module) for path, module in model.named_modules() if is_quantised(module)), None)
+    if packed is not None:
+        raise ModelTypeError(
+            f"compile: {packed[0] or name} of {name} is a {type(packed[1]).__name__} with quantised weights, and the "
+            "device multiplies floating point weights only; load the checkpoint in float, or call model.dequantize()"
+        )
+
+
 def _check_available(target: str) -> None:
     module = getattr(torch, target, None)
     if target != "cpu" and (module is None or not module.is_available()):
@@ -154,8 +178,12 @@ def _compile(model: nn.Module, options: tuple[Any, ...]) -> None:
     whole = not is_transformer(model) or not any(isinstance(m, nn.ModuleList) for m in model.modules())
     first_dtype = torch.float32 if whole and backend is not None and _may_run_in_float32(model, dtype) else dtype
     placement = Placement(torch.device(target), first_dtype) if target != "cpu" else None
-    padding_stops = is_text_model(model) and refuses_padding(model, find_position_table(model))
-    state = CompiledState(target, dtype, release, backend, caller_dtype, placement, patcher, whole, padding_stops)
+    padding: Padding = "free"
+    if is_text_model(model):
+        table = find_position_table(model)
+        padding = "in table" if refuses_padding(model, table) else padding
+        padding = "never" if padding_changes_values(model, pad_token(model, table)) else padding
+    state = CompiledState(target, dtype, release, backend, caller_dtype, placement, patcher, whole, padding)
     model.__dict__[STATE] = state
     if backend is not None and not whole:
         for _, module in find_regions(model):

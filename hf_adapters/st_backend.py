@@ -3,7 +3,12 @@
 sentence-transformers knows its backends by name and has no registry for others. Its ``Transformer`` module loads the
 model in one method, ``_load_model``; that method is wrapped so that ``"spyre"`` loads the model as ``"torch"`` would
 and compiles it. sentence-transformers itself is not imported: when it is not loaded yet, an import hook wraps the
-method right after the import. ``uninstall()`` takes both back.
+method right after the import. ``uninstall()`` takes both back. Models that ask for another backend get the stock method
+with their own arguments; no class is replaced.
+
+``SentenceTransformer``, ``CrossEncoder``, ``SparseEncoder`` and ``MultiVectorEncoder`` all load through that method.
+Only the transformers model runs on the device; pooling, Dense and Normalize heads stay on the host, in the caller's
+dtype.
 """
 
 from __future__ import annotations
@@ -17,16 +22,17 @@ from collections.abc import Sequence
 from typing import Any
 
 BACKEND = "spyre"
-MODULES = ("sentence_transformers.base.modules.transformer", "sentence_transformers.models.Transformer")
-"""Where the ``Transformer`` class lives: in version 6, and before."""
+MODULE = "sentence_transformers.base.modules.transformer"
+"""Where the ``Transformer`` class lives in version 6."""
+PROVEN = {"sentence-transformers": ("6.0", "7")}
+"""The versions that the wrapper was tested with; others are refused when the backend is asked for."""
 
 
 def install() -> None:
     """Wrap ``Transformer._load_model`` now, or when it gets imported; calling it again changes nothing."""
-    for name in MODULES:
-        module = sys.modules.get(name)
-        if module is not None:
-            _wrap(module)
+    module = sys.modules.get(MODULE)
+    if module is not None:
+        _wrap(module)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -34,11 +40,10 @@ def install() -> None:
 def uninstall() -> None:
     """Remove the wrapper and the import hook; models loaded before keep working."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-    for name in MODULES:
-        cls = _transformer_class(sys.modules.get(name))
-        stock = getattr(cls.__dict__.get("_load_model"), "_hf_adapters_stock", None) if cls is not None else None
-        if stock is not None:
-            cls._load_model = stock
+    cls = _transformer_class(sys.modules.get(MODULE))
+    stock = getattr(cls.__dict__.get("_load_model"), "_hf_adapters_stock", None) if cls is not None else None
+    if stock is not None:
+        cls._load_model = stock
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -47,7 +52,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in MODULES:
+        if fullname != MODULE:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -86,21 +91,36 @@ def _wrap(module: types.ModuleType) -> None:
 
     @functools.wraps(stock)
     def load_model(self: Any, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        # The backend is positional in version 6 and before, but its place differs.
+        # The backend is an argument in the middle, which callers give by position or by name.
         if not any(_is_backend(value) for value in (*args, *kwargs.values())):
             return stock(self, model_name_or_path, *args, **kwargs)
+        check_version()
         from hf_adapters.runner import compile as compile_model
 
         torch_args = ["torch" if _is_backend(value) else value for value in args]
         torch_kwargs = {key: "torch" if _is_backend(value) else value for key, value in kwargs.items()}
-        returned = stock(self, model_name_or_path, *torch_args, **torch_kwargs)
-        # Version 6 returns the model, earlier ones store it on the module.
-        model = returned if returned is not None else self.auto_model
-        compile_model(model.eval(), target="spyre")
-        return returned
+        model = stock(self, model_name_or_path, *torch_args, **torch_kwargs)
+        return compile_model(model.eval(), target="spyre")
 
     load_model._hf_adapters_stock = stock  # type: ignore[attr-defined]
     cls._load_model = load_model
+
+
+def check_version() -> None:
+    """Refuse versions of sentence-transformers whose loading was not tested.
+
+    Raises:
+        UnsupportedOptionError: names the installed version and the tested ones.
+    """
+    from hf_adapters._versions import outside
+    from hf_adapters.errors import UnsupportedOptionError
+
+    reason = outside(PROVEN)
+    if reason is not None:
+        raise UnsupportedOptionError(
+            f'backend="{BACKEND}": {reason}. Install a tested version, or load with backend="torch" and call '
+            "hf_adapters.compile(model)"
+        )
 
 
 def _is_backend(value: Any) -> bool:

@@ -44,6 +44,7 @@ PUBLIC_NAMES = {
 }
 
 COMMANDS: dict[str, set[str]] = {
+    "adapters controls": {"--adapter", "--backend-release", "--db", "--structures"},
     "adapters list": {"--backend-release", "--db"},
     "adapters show": {"NAME"},
     "agent graph": set(),

@@ -24,10 +24,16 @@ _NAMES = {
     "masked_fill_": "op-unsupported",
     "bitwise_or": "op-unsupported",
     "gather": "indirect-access",
+    "nonzero": "dynamic-shape",
+    "index_add_": "op-unsupported",
+    "scatter_": "op-unsupported",
+    "_grouped_mm": "op-unsupported",
     "rotate_half": "rope-half-stick",
     "apply_rotary_pos_emb": "rope-half-stick",
 }
 """Names in the bytecode of a layer that stand for an operation without a kernel (D5.2 to D5.4, D6.2)."""
+
+_QUANTISED = ("bitsandbytes.", "torch.ao.nn.quantized", "torch.ao.nn.qat", "gptqmodel.", "auto_gptq.", "awq.")
 
 _HEAD_SIZES = ("attention_head_size", "head_dim", "key_value_proj_dim")
 
@@ -52,6 +58,17 @@ def untreated(model: nn.Module) -> tuple[Leftover, ...]:
     return tuple(found)
 
 
+def is_quantised(module: nn.Module) -> bool:
+    """True for a module that holds packed or integer weights (bitsandbytes, GPTQ, AWQ, torch.ao)."""
+    if split_class(type(module))[0].__module__.startswith(_QUANTISED):
+        return True
+    own = (*module._parameters.items(), *module._buffers.items())
+    return any(
+        tensor is not None and "weight" in name and not tensor.is_floating_point() and not tensor.is_complex()
+        for name, tensor in own
+    )
+
+
 def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (f"{path}.{name}", layer)
@@ -63,7 +80,9 @@ def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def _always(module: nn.Module, parent: nn.Module) -> list[tuple[str, str]]:
     found = []
-    if isinstance(module, nn.Linear):
+    if is_quantised(module):
+        found.append(("dtype-unsupported", "quantised weights: the device multiplies floating point weights only"))
+    elif isinstance(module, nn.Linear):
         if not is_whole(module.in_features) and not has_plan(module, 1):
             found.append(("matmul-k-stick", f"contracts over {module.in_features} features, not whole sticks"))
         if module.out_features == 1:

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_adapters.commands._common import Release, UserError, console, friendly, open_store, release_name
+from hf_adapters.commands._common import (
+    DEFAULT_DATABASE,
+    Database,
+    Release,
+    UserError,
+    console,
+    friendly,
+    open_store,
+    release_name,
+)
 
 app = typer.Typer(help="The catalogue of adapters.", no_args_is_help=True, epilog="Example: hf-adapters adapters list")
 
@@ -49,6 +58,55 @@ def _unlocked(db: str, release: str) -> dict[str, dict[str, Any]]:
 
     with open_store(db) as store:
         return load_summary(store, release=release).adapters
+
+
+@app.command("controls", epilog="Example: hf-adapters adapters controls --db sweep.db --structures 2")
+@friendly
+def controls(
+    db: Database = DEFAULT_DATABASE,
+    adapter: Annotated[
+        list[str] | None, typer.Option("--adapter", metavar="NAME", help="Only this adapter; repeatable.")
+    ] = None,
+    structures: Annotated[int, typer.Option("--structures", min=1, help="Structures to try for each adapter.")] = 1,
+    backend_release: Release = None,
+) -> None:
+    """Leave out each adapter in turn and count the models that are lost without it.
+
+    The structures are those that a sweep accepted with the adapter, most models first, built small. Exit code 1: an
+    adapter loses none, so it is not needed.
+    """
+    import hf_adapters
+    from hf_adapters.report.load import load_summary
+    from hf_adapters.sweep.controls import candidates, run_controls
+
+    release = release_name(backend_release)
+    known = [found.name for found in hf_adapters.catalogue() if found.needed_by(release)]
+    if unknown := sorted(set(adapter or ()) - set(known)):
+        raise UserError(f"no adapter of {release} is called {', '.join(unknown)}: choose among {', '.join(known)}")
+    names = [name for name in known if not adapter or name in adapter]
+    with open_store(db) as store:
+        found = candidates(load_summary(store, release=release).rows)
+    done = run_controls(found, names, release=release, structures=structures, say=typer.echo)
+    console().print(_controls_table(names, found, done))
+    if any(not any(control.lost for control in done if control.adapter == name) for name in names):
+        raise typer.Exit(1)
+
+
+def _controls_table(names: list[str], found: dict[str, Any], done: list[Any]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title="Each adapter left out in turn", box=box.SIMPLE)
+    for header in ("adapter", "accepted with it", "structures tried", "structures lost", "models lost", "because of"):
+        table.add_column(header, overflow="fold")
+    for name in names:
+        tried = [control for control in done if control.adapter == name]
+        lost = [control for control in tried if control.lost]
+        because = sorted({control.rule or control.verdict for control in lost})
+        with_it = sum(candidate.models for candidate in found.get(name, ()))
+        models = sum(control.candidate.models for control in lost)
+        table.add_row(name, f"{with_it:,}", f"{len(tried)}", f"{len(lost)}", f"{models:,}", ", ".join(because))
+    return table
 
 
 @app.command("show", epilog="Example: hf-adapters adapters show gelu")

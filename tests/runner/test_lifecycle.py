@@ -13,6 +13,7 @@ from transformers import BertModel
 
 import hf_adapters
 from hf_adapters import errors
+from hf_adapters._execution import compiled_state
 
 from .small_models import batch, bert, cosine, distilbert
 
@@ -232,13 +233,17 @@ def test_score_heads_never_read_our_padding() -> None:
 
     sizes = {"vocab_size": 90, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "head_dim": 64}
     config = Qwen3Config(**sizes, num_attention_heads=1, num_key_value_heads=1, num_labels=2)
-    model = compiled(Qwen3ForSequenceClassification(config).eval(), "cpu")
     ids = torch.arange(3, 12)[None]
+    for pad, padding in ((None, "never"), (0, "free")):
+        config.pad_token_id = pad
+        model = compiled(Qwen3ForSequenceClassification(config).eval(), "cpu")
+        assert compiled_state(model).padding == padding
+        scores = model(input_ids=ids).logits
+        assert torch.allclose(hf_adapters.decompile(model)(input_ids=ids).logits, scores, atol=1e-4)
+    model = compiled(model, "cpu")
+    model.config.pad_token_id = None
     with pytest.raises(errors.UnsupportedOptionError, match="pad_token_id"):
         model(input_ids=ids)
-    model.config.pad_token_id = 0
-    scores = model(input_ids=ids).logits
-    assert torch.allclose(hf_adapters.decompile(model)(input_ids=ids).logits, scores, atol=1e-4)
 
 
 def test_packed_rows_are_refused() -> None:

@@ -1,0 +1,98 @@
+"""Whether a text model gives the same values when its input is padded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_adapters._classes import split_class
+from hf_adapters._outputs import Extent, to_caller
+
+TOKENS, PADDED = 5, 64
+TOLERANCE = 1e-3
+"""Largest relative change by padding that is rounding: float32 stays below 1e-5, models that mix tokens far above."""
+KNOWN = ("transformers.", "hf_adapters.")
+
+
+def padding_changes_values(model: nn.Module, pad_token: int) -> bool:
+    """True when padding reaches the results although it is masked.
+
+    FNet's transform, convolutions over tokens, a subclass whose own forward takes the mean of all positions or the last
+    one. Encoders and decoders of the library whose tokens meet only in attention under a mask are known to be safe.
+    Others are asked: the model runs twice on the host, on a few tokens, without and with masked padding after them.
+
+    Args:
+        model: a text model on the host. Its mode and hooks are left as they are.
+        pad_token: id that padding has.
+    """
+    if not _may_change(model):
+        return False
+    try:
+        with _evaluating(model), torch.no_grad():
+            short, long = _results(model, pad_token, TOKENS), _results(model, pad_token, PADDED)
+    except Exception:  # what the model says to these tokens it will say to the caller's
+        return _is_foreign(model)
+    if len(short) != len(long):
+        return True
+    return any(not _same(a, b) for a, b in zip(short, long, strict=True))
+
+
+def _is_foreign(model: nn.Module) -> bool:
+    return not split_class(type(model))[0].__module__.startswith(KNOWN)
+
+
+def _may_change(model: nn.Module) -> bool:
+    if _is_foreign(model) or not split_class(type(model))[0].__name__.endswith("Model"):
+        return True
+    if not getattr(model, "_supports_sdpa", False):
+        return True
+    convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    return any(m.kernel_size != m.stride for m in convolutions)
+
+
+def _results(model: Any, pad_token: int, length: int) -> list[Tensor]:
+    names = inspect.signature(model.forward).parameters
+    vocabulary = getattr(model.config, "vocab_size", None)
+    usable = [i for i in range(TOKENS + 1) if i != pad_token][:TOKENS]
+    ids = torch.full((1, length), pad_token, dtype=torch.int64)
+    ids[:, :TOKENS] = torch.tensor(usable) % (vocabulary if isinstance(vocabulary, int) else TOKENS + 1)
+    arguments: dict[str, Any] = {"input_ids": ids}
+    if "attention_mask" in names:
+        arguments["attention_mask"] = (torch.arange(length) < TOKENS)[None].long()
+    if "use_cache" in names:
+        arguments["use_cache"] = False
+    extent = Extent(1, TOKENS, 1, length)
+    return _tensors(to_caller(model(**arguments), dtype=torch.float32, device=torch.device("cpu"), extent=extent))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _same(short: Tensor, long: Tensor) -> bool:
+    if short.shape != long.shape:
+        return False
+    if not short.is_floating_point() or short.numel() == 0:
+        return True
+    scale = short.abs().amax().clamp(min=torch.finfo(short.dtype).tiny)
+    return bool((short - long).abs().amax() <= TOLERANCE * scale)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    for module in modes:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

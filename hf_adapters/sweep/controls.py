@@ -1,0 +1,159 @@
+"""Controls: each adapter is left out in turn, and models must be lost, otherwise it is not needed.
+
+A structure that a sweep accepted with an adapter is built small and judged twice, with all adapters and with all but
+this one. Only a structure that passes with all of them can be lost.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hf_adapters.report.rows import ModelRow
+    from hf_adapters.validation.types import Validation
+
+ACCEPTED = ("native", "adapted")
+SMALL = 30_000_000
+"""Parameter elements of a structure as it is built here: two layers of a base model and a small vocabulary."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One structure that was accepted with an adapter.
+
+    Attributes:
+        profile_id: bundled profile that describes it.
+        family: `model_type`.
+        models: accepted models of this structure.
+        adapters: all adapters that were applied to it.
+    """
+
+    profile_id: str
+    family: str
+    models: int
+    adapters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What leaving out one adapter did to one structure.
+
+    Attributes:
+        adapter: the adapter that was left out.
+        candidate: the structure.
+        verdict: the verdict without it; "unusable" when the small structure does not even pass with all adapters.
+        rule: the device rule that stopped it, if it was refused.
+        reason: one sentence for people.
+    """
+
+    adapter: str
+    candidate: Candidate
+    verdict: str
+    rule: str | None
+    reason: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether the structure is not accepted without the adapter."""
+        return self.verdict not in (*ACCEPTED, "unusable")
+
+
+def candidates(rows: Iterable[ModelRow]) -> dict[str, list[Candidate]]:
+    """Accepted structures by the adapters that were applied to them, those with most models first."""
+    groups: dict[str, list[ModelRow]] = {}
+    for row in rows:
+        if row.counted and row.profile_id is not None and row.structure is not None:
+            groups.setdefault(row.structure, []).append(row)
+    found: dict[str, list[Candidate]] = {}
+    for members in sorted(groups.values(), key=lambda group: (-len(group), group[0].rank)):
+        first = members[0]
+        assert first.profile_id is not None
+        candidate = Candidate(
+            profile_id=first.profile_id, family=first.family, models=len(members), adapters=first.adapters
+        )
+        for name in candidate.adapters:
+            found.setdefault(name, []).append(candidate)
+    return found
+
+
+def run_controls(
+    found: dict[str, list[Candidate]],
+    names: Sequence[str],
+    *,
+    release: str,
+    structures: int = 1,
+    say: Say = lambda _: None,
+) -> list[Control]:
+    """Leave out each adapter in turn on its structures.
+
+    Args:
+        found: accepted structures by adapter, see `candidates`.
+        names: adapters to leave out.
+        release: torch-spyre release to emulate.
+        structures: at most so many of each adapter.
+        say: gets one line for each control.
+    """
+    controls = []
+    for name in names:
+        for candidate in found.get(name, ())[:structures]:
+            control = _control(name, candidate, release)
+            say(f"{name} left out of {candidate.profile_id}: {control.verdict}")
+            controls.append(control)
+    return controls
+
+
+def _control(adapter: str, candidate: Candidate, release: str) -> Control:
+    whole = _judge_profile(candidate.profile_id, None, release)
+    if whole.verdict not in ACCEPTED:
+        return _as_control(adapter, candidate, whole, verdict="unusable")
+    return _as_control(adapter, candidate, _judge_profile(candidate.profile_id, adapter, release))
+
+
+def _as_control(adapter: str, candidate: Candidate, judged: Validation, verdict: str | None = None) -> Control:
+    return Control(
+        adapter=adapter,
+        candidate=candidate,
+        verdict=verdict or judged.verdict,
+        rule=judged.rule,
+        reason=judged.reason,
+    )
+
+
+@functools.cache
+def _judge_profile(profile_id: str, without: str | None, release: str) -> Validation:
+    from hf_adapters.corpus.build import build_model
+    from hf_adapters.corpus.profiles import load_profiles
+
+    built = build_model(load_profiles()[profile_id], max_elements=SMALL, release=release)
+    return judge(built.model, without=without, release=release)
+
+
+def judge(model: nn.Module, *, without: str | None, release: str, **options: Any) -> Validation:
+    """Judge a stock model on the device with all adapters but one.
+
+    Args:
+        model: as for `hf_adapters.validate`.
+        without: name of the adapter to leave out; None leaves out none.
+        release: torch-spyre release to emulate.
+        **options: further ones of `hf_adapters.validate`.
+    """
+    import hf_adapters
+    from hf_adapters.validation.runners import Device
+
+    names = [adapter.name for adapter in hf_adapters.catalogue() if adapter.name != without]
+    return hf_adapters.validate(
+        model,
+        release=release,
+        reference="inline",
+        patch=functools.partial(hf_adapters.patched, only=names, release=release),
+        runner=Device(adapters=names, release=release),
+        try_native=False,
+        **options,
+    )

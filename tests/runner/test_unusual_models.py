@@ -1,0 +1,186 @@
+"""Models that cannot be run as they are: said clearly, before anything is half done; and models that only look odd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+import hf_adapters
+from hf_adapters import errors
+from hf_adapters._execution import compiled_state
+
+from .small_models import COMMON, at_tokens, batch, bert, cosine, seeded
+
+
+def untouched(model: nn.Module, cls: type) -> bool:
+    return type(model) is cls and not any("_hf_adapters" in name for m in model.modules() for name in vars(m))
+
+
+class Packed(nn.Module):
+    """As GPTQ keeps a weight: integers, several in one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("qweight", torch.zeros(8, 64, dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_quantised_weights_are_refused_and_reported() -> None:
+    model = bert()
+    model.encoder.layer[1].output.dense = Packed()
+    with pytest.raises(errors.ModelTypeError, match=r"encoder\.layer\.1\.output\.dense.*quantised"):
+        hf_adapters.compile(model)
+    assert untouched(model, hf.BertModel)
+    left = hf_adapters.patch_report(hf_adapters.patch(model)).left
+    assert ("encoder.layer.1.output.dense", "dtype-unsupported") in {(item.path, item.rule) for item in left}
+
+
+def test_models_without_values_are_refused() -> None:
+    with torch.device("meta"):
+        model = hf.BertModel(hf.BertConfig(**COMMON, num_hidden_layers=1, num_attention_heads=1)).eval()
+    with pytest.raises(errors.ModelTypeError, match="meta device"):
+        hf_adapters.compile(model)
+    assert untouched(model, hf.BertModel)
+
+
+def test_compiled_by_others_is_refused() -> None:
+    with pytest.raises(errors.ModelTypeError, match="_orig_mod"):
+        hf_adapters.compile(torch.compile(bert()))
+
+
+def test_a_model_that_is_on_the_device_already() -> None:
+    model = bert().half().to("spyre")
+    where = model.encoder.layer[0].output.dense.weight
+    with pytest.raises(errors.SequenceTooLongError):
+        hf_adapters.compile(model)(input_ids=torch.full((1, 101), 5))
+    hf_adapters.decompile(model)
+    assert untouched(model, hf.BertModel)
+    assert model.encoder.layer[0].output.dense.weight is where
+
+
+def test_encoder_decoders_are_told_to_give_their_encoder() -> None:
+    config = hf.T5Config(vocab_size=90, d_model=64, d_kv=64, num_heads=1, d_ff=64, num_layers=1)
+    model, ids = hf.T5Model(config).eval(), torch.arange(3, 9)[None]
+    with torch.no_grad():
+        want = model.encoder(input_ids=ids).last_hidden_state
+    hf_adapters.compile(model, target="cpu")
+    with pytest.raises(errors.InputError, match=r"needs decoder inputs.*get_encoder"):
+        model(input_ids=ids)
+    with pytest.raises(errors.UnsupportedOptionError, match="get_encoder"):
+        model(input_ids=ids, decoder_input_ids=ids)
+    assert untouched(hf_adapters.decompile(model), hf.T5Model)
+    encoder = hf_adapters.compile(model.get_encoder(), target="cpu")
+    assert cosine(encoder(input_ids=ids).last_hidden_state, want) > 0.999
+
+
+class MeanOfAll(hf.BertModel):
+    """A forward of one's own, whose mean also takes in what is padded."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.mean(dim=1)
+
+
+class LastOfAll(hf.BertModel):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+        states = super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        return {"embedding": states.last_hidden_state[:, -1]}
+
+
+class Masked(hf.BertModel):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
+        states = super().forward(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        weights = attention_mask[..., None].to(states.dtype)
+        return ((states * weights).sum(1) / weights.sum(1),)
+
+
+@pytest.mark.parametrize(("cls", "padding"), [(MeanOfAll, "never"), (LastOfAll, "never"), (Masked, "free")])
+def test_subclasses_with_a_forward_of_their_own(cls: type, padding: str) -> None:
+    config = hf.BertConfig(**COMMON, num_hidden_layers=2, num_attention_heads=1)
+    stock, inputs = seeded(cls(config)), batch()
+    model = hf_adapters.compile(seeded(cls(config)), target="cpu")
+    with torch.no_grad():
+        want = stock(**inputs)
+    got = model(**inputs)
+    assert compiled_state(model).padding == padding
+    assert type(got) is type(want)
+    pairs = [(got, want)] if isinstance(want, Tensor) else [(g, want[k]) for k, g in _items(got)]
+    assert all(cosine(a, b) > 0.999 for a, b in pairs)
+
+
+def _items(value: Any) -> Any:
+    return value.items() if isinstance(value, dict) else enumerate(value)
+
+
+def test_tokens_that_meet_outside_of_attention_are_never_padded() -> None:
+    config = hf.FNetConfig(vocab_size=90, hidden_size=64, num_hidden_layers=2, intermediate_size=64)
+    ids = batch(2, 37)["input_ids"]
+    with torch.no_grad():
+        want = seeded(hf.FNetModel(config))(input_ids=ids).last_hidden_state
+    model = hf_adapters.compile(seeded(hf.FNetModel(config)), target="cpu")
+    assert compiled_state(model).padding == "never"
+    assert cosine(model(input_ids=ids).last_hidden_state, want) > 0.999
+
+
+@pytest.mark.parametrize("scaling", ["dynamic", "longrope"])
+def test_frequencies_that_depend_on_the_length_see_the_callers_length(scaling: str) -> None:
+    rope: dict[str, Any] = {"rope_type": scaling, "rope_theta": 1e4, "factor": 4.0}
+    if scaling == "longrope":
+        factors = {"short_factor": [1.0] * 32, "long_factor": [8.0] * 32}
+        rope = {**rope, **factors, "original_max_position_embeddings": 40}
+    config = hf.LlamaConfig(
+        **COMMON, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=40, rope_parameters=rope
+    )
+    stock, model = seeded(hf.LlamaModel(config)), hf_adapters.compile(seeded(hf.LlamaModel(config)), target="cpu")
+    for length in (37, 70, 37):
+        inputs = batch(2, length)
+        with torch.no_grad():
+            want = stock(**inputs).last_hidden_state
+        got = model(**inputs).last_hidden_state
+        assert cosine(at_tokens(got, inputs), at_tokens(want, inputs)) > 0.9999
+
+
+def test_positions_counted_over_the_mask() -> None:
+    config = hf.OPTConfig(
+        vocab_size=90, hidden_size=64, ffn_dim=64, num_hidden_layers=1, num_attention_heads=1,
+        max_position_embeddings=40, word_embed_proj_dim=64,
+    )  # fmt: skip
+    inputs = batch(2, 40)
+    inputs["attention_mask"] = inputs["attention_mask"].flip(1)
+    with torch.no_grad():
+        want = seeded(hf.OPTModel(config))(**inputs).last_hidden_state
+    got = hf_adapters.compile(seeded(hf.OPTModel(config)), target="cpu")(**inputs).last_hidden_state
+    assert cosine(at_tokens(got, inputs), at_tokens(want, inputs)) > 0.999
+
+
+@pytest.mark.parametrize("kept", [1, 5, 0, torch.tensor([3, 36])])
+def test_logits_are_kept_from_the_callers_end(kept: int | Tensor) -> None:
+    config = hf.Qwen3Config(
+        **COMMON, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=64
+    )  # fmt: skip
+    ids = batch(2, 37)["input_ids"]
+    with torch.no_grad():
+        want = seeded(hf.Qwen3ForCausalLM(config))(input_ids=ids, logits_to_keep=kept).logits
+    got = hf_adapters.compile(seeded(hf.Qwen3ForCausalLM(config)), target="cpu")(input_ids=ids, logits_to_keep=kept)
+    assert got.logits.shape == want.shape
+    assert cosine(got.logits, want) > 0.999
+
+
+def test_masks_for_each_kind_of_layer() -> None:
+    sizes = {**COMMON, "num_hidden_layers": 2, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64}
+    config = hf.Gemma3TextConfig(**sizes, sliding_window=8, layer_types=["sliding_attention", "full_attention"])
+    steps = torch.arange(37)
+    causal = (steps[:, None] >= steps).expand(2, 1, 37, 37)
+    masks = {"full_attention": causal, "sliding_attention": causal & (steps[:, None] - steps < 8)}
+    ids = batch(2, 37)["input_ids"]
+    with torch.no_grad():
+        want = seeded(hf.Gemma3TextModel(config))(input_ids=ids).last_hidden_state
+    model = hf_adapters.compile(seeded(hf.Gemma3TextModel(config)), target="cpu")
+    assert cosine(model(input_ids=ids, attention_mask=masks).last_hidden_state, want) > 0.999
+    with pytest.raises(errors.InputError, match="full_attention"):
+        model(input_ids=ids, attention_mask={**masks, "full_attention": torch.ones(2, 37)})
