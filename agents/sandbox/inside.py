@@ -22,7 +22,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -211,11 +211,12 @@ class _Worker:
         import torch
 
         from hf_adapters.patching import patch_report, patch_with, unpatch
+        from hf_adapters.validation.float64 import in_float64
 
         found = []
         for example in self.draft.examples():
             model, inputs = example.build(), example.inputs()
-            with torch.no_grad():
+            with torch.no_grad(), in_float64() if example.widened else nullcontext():
                 stock = _tensors(model(**inputs))
                 patch_with(model, [self.draft], release=self.job["release"])
                 sites = len(patch_report(model).sites)
@@ -321,9 +322,12 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Names whose code is another one, is gone, or is new on a class of torch."""
     changed = [name for name, code in after.items() if name in before and before[name] is not code]
     added = [name for name in after if name not in before and name.split(".")[0] in _CLASSES]
+    # transformers gives Module a method when the first model is built, which may be one of the draft's examples.
+    added = [name for name in added if not getattr(after[name], "co_filename", "").endswith(_BUILDS_MODELS)]
     return [*changed, *added, *sorted(set(before) - set(after))]
 
 
+_BUILDS_MODELS = "/site-packages/transformers/modeling_utils.py"
 _CLASSES = ("Tensor", "Module", "Linear", "LayerNorm", "Embedding")
 
 

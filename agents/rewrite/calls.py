@@ -1,0 +1,67 @@
+"""The calls of a module that are traced: from two batches of other sizes, in the model as its adapters left it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_adapters.agents.localise import PUBLIC_SEED
+from hf_adapters.agents.subject import Subject
+from hf_adapters.validation.functions import Call
+from hf_adapters.validation.inputs import draw, spec_of
+
+_LENGTHS = ((64, 23), (128, 40, 97))
+"""Tokens of the rows of the two batches. Whole sticks, as the runner pads them."""
+
+
+def recorded(subject: Subject, path: str) -> tuple[nn.Module, tuple[Call, Call]]:
+    """A copy of the module at `path`, patched as the subject's adapters patch it, and its first call in two forwards.
+
+    Raises:
+        LookupError: there is no such module, or it is not called.
+    """
+    model = subject.build()
+    found: list[Call] = []
+    with subject.patched(model) as patched:
+        try:
+            module = patched.get_submodule(path)
+        except AttributeError as error:
+            raise LookupError(f"the model has no module {path!r}") from error
+        inner = copy.deepcopy(module)
+        for lengths in _LENGTHS:
+            found += _first(patched, module, lengths)
+    if len(found) != len(_LENGTHS):
+        raise LookupError(f"the module {path!r} is not called")
+    return inner, (found[0], found[1])
+
+
+def _first(model: nn.Module, module: nn.Module, lengths: tuple[int, ...]) -> list[Call]:
+    batch = draw(spec_of(model), name="public", lengths=lengths, padding="right", seed=PUBLIC_SEED)
+    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    calls: list[Call] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(Call(_own(args), _own(kwargs)))
+
+    handle = module.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            model(**{**batch.kwargs, **options})
+    finally:
+        handle.remove()
+    return calls[:1]
+
+
+def _own(value: Any) -> Any:
+    """Copies of the tensors, which later operations in place do not change."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _own(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_own(item) for item in value)
+    return value

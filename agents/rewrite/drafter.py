@@ -1,0 +1,118 @@
+"""The drafter `rewrite`: needs no network and no model, and the same task gives the same draft."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from hf_adapters.agents.protocol import BudgetSpent, Cost, Draft, DraftTask, NoDraft
+from hf_adapters.agents.rewrite.calls import recorded
+from hf_adapters.agents.rewrite.emit import Emitted, emit
+from hf_adapters.agents.rewrite.search import Found, Search
+from hf_adapters.agents.rewrite.trace import Untraceable, trace
+
+_COMPILATIONS = 40
+"""Candidates of one draft that the compiler is asked about."""
+_TRIALS = 3
+"""Forms that are tried on the emulated device before the best is handed in."""
+
+
+class RewriteDrafter:
+    """Searches a rule book of equalities for the cheapest form of the failing module that lowers."""
+
+    name = "rewrite"
+
+    def __init__(self, *, compilations: int = _COMPILATIONS, trials: int = _TRIALS) -> None:
+        """`trials` of 0 hands the cheapest form in without trying it."""
+        self.compilations, self.trials = compilations, trials
+
+    def draft(self, task: DraftTask) -> Draft:
+        """See `Drafter`."""
+        steps: list[Mapping[str, Any]] = []
+
+        def say(text: str) -> None:
+            steps.append({"step": "search", "text": text})
+            task.journal.entry(steps[-1])
+
+        started = time.monotonic()
+        found = self._search(task, say)
+        drafts = self._written(task, found, say)
+        seconds = time.monotonic() - started
+        if not drafts:
+            raise NoDraft("every form that lowers was rejected before, or cannot be written as an adapter file")
+        emitted, form = self._best(task, drafts, say)
+        return Draft(
+            source=emitted.source,
+            notes=_notes(form, found),
+            cost=Cost(seconds=seconds),
+            transcript=steps,
+        )
+
+    def _search(self, task: DraftTask, say: Any) -> list[Found]:
+        paths = _paths(task)
+        for path in paths:
+            try:
+                module, calls = recorded(task.subject, path)
+                traced = trace(module, calls)
+            except (Untraceable, LookupError) as error:
+                say(f"{path or 'the model'}: {error}")
+                continue
+            say(f"{path or 'the model'} ({type(module).__name__}): {len(list(traced.graph.nodes))} operations")
+            limit = task.allowance.seconds
+            deadline = time.monotonic() + limit if limit else float("inf")
+            search = Search(
+                traced=traced, release=task.release, compilations=self.compilations, deadline=deadline, say=say
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = search.run()
+            if found:
+                return found
+            if time.monotonic() >= deadline:
+                raise BudgetSpent(f"no form was found in {limit:.0f} seconds")
+        raise NoDraft("no form of the failing module that the rule book reaches lowers")
+
+    def _written(self, task: DraftTask, found: list[Found], say: Any) -> list[tuple[Emitted, Found]]:
+        from hf_adapters.agents.screening.policy import screen
+
+        model = task.subject.build()
+        drafts: list[tuple[Emitted, Found]] = []
+        rejected = {r.source.strip() for r in task.rejections}
+        broken = task.failure.diagnosis.rule
+        for form in found:
+            rules = tuple(dict.fromkeys((*((broken,) if broken else ()), *form.broken)))
+            try:
+                emitted = emit(form, model, rules=rules, release=task.release, path=task.failure.path)
+            except ValueError as error:
+                say(f"{'; '.join(form.candidate.steps)}: {error}")
+                continue
+            screened = screen(emitted.source)
+            if not screened.ok:
+                say("the screen refuses it: " + "; ".join(screened.violations[:5]))
+            elif emitted.source.strip() not in rejected:
+                drafts.append((emitted, form))
+        return drafts
+
+    def _best(self, task: DraftTask, drafts: list[tuple[Emitted, Found]], say: Any) -> tuple[Emitted, Found]:
+        """The first of the cheapest few that passes on the public inputs; the cheapest when none does."""
+        for emitted, form in drafts[: self.trials]:
+            trial = task.workbench.try_out(emitted.source)
+            say(f"{emitted.name} on the public inputs: {trial.stage}, {trial.reason}")
+            if trial.stage == "passed":
+                return emitted, form
+        return drafts[0]
+
+
+def _paths(task: DraftTask) -> list[str]:
+    """The failing module, then the modules around it."""
+    parts = task.failure.path.split(".") if task.failure.path else []
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)] or [""]
+
+
+def _notes(form: Found, found: list[Found]) -> str:
+    lines = ["Equalities applied, each compared with the stock form in float64:"]
+    lines += [f"- {step}" for step in form.candidate.steps]
+    lines.append(f"Simulated time of the module: {form.us:.2f} us; forms that lower: {len(found)}.")
+    return "\n".join(lines)

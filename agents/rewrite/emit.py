@@ -1,0 +1,283 @@
+"""An adapter file from the form that was found."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from hf_adapters._regions import EAGER
+from hf_adapters.agents.rewrite.candidate import Candidate, Table
+from hf_adapters.agents.rewrite.examples import example_of
+from hf_adapters.agents.rewrite.search import Found
+from hf_adapters.agents.rewrite.trace import bind
+from hf_adapters.agents.rewrite.write import Writer
+from hf_adapters.catalogue import catalogue
+
+_ORDER = 200
+"""After the adapters of the catalogue, which the module was traced with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emitted:
+    """A file and what it says of itself."""
+
+    name: str
+    source: str
+    summary: str
+
+
+def emit(found: Found, model: nn.Module, *, rules: tuple[str, ...], release: str, path: str) -> Emitted:
+    """The adapter file.
+
+    Args:
+        found: the form.
+        model: the stock model, for the example and for what differs between the modules of one class.
+        rules: device rules that it works around.
+        release: torch-spyre release that needs it.
+        path: path of the traced module.
+
+    Raises:
+        ValueError: something in the graph has no name that an adapter file may use, or no example can be built.
+    """
+    candidate = found.candidate
+    class_name = type(candidate.traced.module).__name__
+    mixin, steps = f"Legal{class_name}", _sentence(candidate.steps)
+    name = _name(class_name, candidate)
+    summary = f"{class_name} by equalities that lower: {steps}."
+    short = f"{class_name} by {len(candidate.steps)} equalities of the rule book."
+    forward, functional = ("", False) if candidate.eager else _forward(candidate)
+    functions = [_table_function(table) for table in candidate.tables.values()]
+    text = "\n\n\n".join(
+        [
+            *([_mixin(mixin, class_name, steps, forward)] if forward else []),
+            *(function for function, _ in functions),
+            _sites(candidate, mixin, class_name, model),
+            _apply(candidate, mixin),
+            example_of(model, widened=_widened(candidate)),
+            _adapter(name, short, rules, candidate, release),
+        ]
+    )
+    functional = functional or any(used for _, used in functions)
+    return Emitted(name=name, source=f"{_head(summary, text, functional)}\n\n\n{text}\n", summary=short)
+
+
+def _head(summary: str, text: str, functional: bool) -> str:
+    torch = "import torch\n" if re.search(r"\btorch\.", text) else ""
+    tools = "import functools\n\n" if "functools." in text else ""
+    lines = [f'"""{_wrapped(summary)}"""\n\nfrom __future__ import annotations\n\n{tools}']
+    lines.append("from typing import Any\n\n" if re.search(r"\bAny\b", text) else "")
+    lines.append(f"{torch}from torch import Tensor, nn\n")
+    lines.append("from torch.nn import functional as F\n" if functional else "")
+    lines.append("\n" + ("from hf_adapters.adapters import _probe\n" if "_probe." in text else ""))
+    lines.append("from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site")
+    return "".join(lines).replace("functools\n\nfrom typing", "functools\nfrom typing")
+
+
+def _wrapped(text: str, width: int = 110) -> str:
+    out: list[str] = []
+    line = ""
+    for word in text.split():
+        if len(line) + len(word) > width:
+            out.append(line.rstrip())
+            line = ""
+        line += word + " "
+    return "\n".join([*out, line.rstrip()])
+
+
+def _sentence(steps: tuple[str, ...]) -> str:
+    return "; ".join(steps)
+
+
+def _name(class_name: str, candidate: Candidate) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower().strip("_")
+    name = re.sub(r"[^a-z0-9_]", "", words)[:40] + "_legal"
+    taken = {adapter.name for adapter in catalogue()}
+    return name if name not in taken else f"{name[:44]}_{len(candidate.steps)}"
+
+
+def _mixin(mixin: str, class_name: str, steps: str, forward: str) -> str:
+    text = _wrapped(f"Mixin for {class_name}. {steps}.", 104).replace("\n", "\n    ")
+    return f'class {mixin}(nn.Module):\n    """{text}"""\n\n{forward}'
+
+
+def _forward(candidate: Candidate) -> tuple[str, bool]:
+    traced = candidate.traced
+    parameters = dict(inspect.signature(type(traced.module).forward).parameters)
+    parameters.pop("self")
+    tensors = {name for name, _ in traced.inputs.values()}
+    declared = ", ".join(["self", *(_parameter(p, p.name in tensors) for p in parameters.values())])
+    nodes = {str(n.target): n for n in candidate.graph.nodes if n.op == "placeholder"}
+    lines = _unpacking(candidate)
+    writer = Writer({node: name for name, node in nodes.items()}, {*parameters, *nodes})
+    result = writer.body(candidate.graph)
+    lines = [*_ways_out(candidate, parameters), *lines, *writer.lines, f"return {result}"]
+    body = "\n".join(f"        {line}" for line in lines)
+    doc = '        """As the stock forward."""'
+    returns = "Tensor" if not result.startswith("(") else "Any"
+    return f"    def forward({declared}) -> {returns}:\n{doc}\n{body}", writer.functional
+
+
+def _parameter(parameter: inspect.Parameter, tensor: bool) -> str:
+    star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    kind = "Tensor" if tensor and parameter.default is parameter.empty and not star else "Any"
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{star}{parameter.name}: {kind}{default}"
+
+
+def _unpacking(candidate: Candidate) -> list[str]:
+    groups: dict[str, list[str]] = {}
+    for key, (name, index) in candidate.traced.inputs.items():
+        if index is not None:
+            groups.setdefault(name, []).append(key)
+    bound = bind(candidate.traced.module, candidate.traced.calls[0])
+    lines = []
+    for name, keys in groups.items():
+        if len(keys) == len(bound[name]):
+            lines.append(f"{', '.join(keys)} = {name}")
+        else:
+            lines += [f"{key} = {name}[{candidate.traced.inputs[key][1]}]" for key in keys]
+    return lines
+
+
+def _ways_out(candidate: Candidate, parameters: dict[str, inspect.Parameter]) -> list[str]:
+    """Calls of another sort than those that were traced go to the stock forward."""
+    traced = candidate.traced
+    tensors = {name for name, _ in traced.inputs.values()}
+    conditions = []
+    for name, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if name in tensors and parameter.default is None:
+            conditions.append(f"{name} is None")
+        elif name in traced.given or name not in bind(traced.module, traced.calls[0]):
+            value = traced.given.get(name, parameter.default)
+            if value is None:
+                conditions.append(f"{name} is not None")
+            elif isinstance(value, bool):
+                conditions.append(f"not {name}" if value else name)
+    if not conditions:
+        return []
+    passed = []
+    for name, parameter in parameters.items():
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind)
+        plain = parameter.kind is parameter.POSITIONAL_ONLY or parameter.default is parameter.empty
+        passed.append(f"{star}{name}" if star else name if plain else f"{name}={name}")
+    return [f"if {' or '.join(conditions)}:", f"    return super().forward({', '.join(passed)})"]
+
+
+def _table_function(table: Table) -> tuple[str, bool]:
+    nodes = [n for n in table.graph.nodes if n.op == "placeholder"]
+    names = {node: str(node.target) for node in nodes}
+    writer = Writer(dict(names), set(names.values()))
+    result = writer.body(table.graph)
+    body = "\n".join(f"    {line}" for line in [*writer.lines, f"return {result}"])
+    declared = ", ".join(f"{name}: Tensor" for name in names.values())
+    about = _wrapped(table.about, 108).replace("\n", "\n    ")
+    return f'def _{table.name}({declared}) -> Tensor:\n    """{about}"""\n{body}', writer.functional
+
+
+def _sites(candidate: Candidate, mixin: str, class_name: str, model: nn.Module) -> str:
+    checks = [f'type(module).__name__ == "{class_name}"', *_guards(candidate, class_name, model)]
+    before, after = _before_after(candidate)
+    if _is_plain(candidate):
+        checks.append("_agrees(module)")
+    condition = " and ".join(checks)
+    if len(condition) > 90:
+        condition = "(\n            " + "\n            and ".join(checks) + "\n        )"
+    text = f"""def _sites(model: nn.Module) -> list[Site]:
+    found = []
+    for path, module in model.named_modules():
+        if {condition}:
+            before = {before}
+            after = {after}
+            found.append(Site(path=path, kind="rewrite", before=before, after=after))
+    return found"""
+    return f"{_agreement(candidate, mixin)}\n\n\n{text}" if _is_plain(candidate) else text
+
+
+def _before_after(candidate: Candidate) -> tuple[str, str]:
+    first = candidate.steps[0] if candidate.steps else "stock -> the same"
+    before, arrow, after = first.partition(" -> ")
+    if not arrow:
+        before, after = type(candidate.traced.module).__name__, first
+    return _quoted(before[:70]), _quoted("; ".join([after, *candidate.steps[1:]])[:110])
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', "'") + '"'
+
+
+def _is_plain(candidate: Candidate) -> bool:
+    """Whether the module is small enough to be compared with its replacement wherever it is found."""
+    module = candidate.traced.module
+    one = len(candidate.traced.inputs) == 1 and not any(True for _ in module.children())
+    return one and not candidate.eager and not candidate.tables and not candidate.traced.given
+
+
+def _agreement(candidate: Candidate, mixin: str) -> str:
+    parameters = list(candidate.traced.module.named_parameters(recurse=False))
+    width = f"module.{parameters[0][0]}.shape[-1]" if parameters else "64"
+    wide = "torch.float32" in candidate.graph.python_code("self").src
+    tolerance = ", 1e-5" if wide else ""
+    return f"""def _agrees(module: nn.Module) -> bool:
+    width = {width}
+    rows = torch.linspace(-9.0, 9.0, 4 * width, dtype=torch.float64).reshape(4, width)
+    twin = _probe.double_copy(module)
+    ours = functools.partial({mixin}.forward, twin)
+    return _probe.same(_probe.run(twin, rows), _probe.run(ours, rows){tolerance})"""
+
+
+def _guards(candidate: Candidate, class_name: str, model: nn.Module) -> list[str]:
+    """Attributes whose value the graph holds as a number: other modules of the class may have other ones."""
+    module = candidate.traced.module
+    same = [m for m in model.modules() if type(m).__name__ == class_name]
+    tables = " ".join(str(table.graph) for table in candidate.tables.values())
+    names = [n for n, v in vars(module).items() if type(v) is int and not n.startswith("_")] if tables else []
+    names += [n for n in candidate.traced.fixed if n not in names]
+    names += [n for n, v in vars(module).items() if type(v) in (bool, str) and not n.startswith(("_", "training"))]
+    checks = []
+    for name in names:
+        own = getattr(module, name)
+        if name != "training" and all(getattr(m, name, None) == own for m in same) and not isinstance(own, Tensor):
+            checks.append(f'getattr(module, "{name}", None) == {_literal(own)}')
+    return checks
+
+
+def _widened(candidate: Candidate) -> bool:
+    """Whether the stock form rounds to float32 where the new one does not."""
+    counts = [str(graph).count("torch.float32") for graph in (candidate.traced.graph, candidate.graph)]
+    return counts[0] != counts[1]
+
+
+def _literal(value: Any) -> str:
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
+def _apply(candidate: Candidate, mixin: str) -> str:
+    lines = ["module = model.get_submodule(site.path)", f"patcher.swap_class(module, {mixin})"]
+    if candidate.eager:
+        lines[1] = f'patcher.set_attr(module, "{EAGER}", True)'
+    for table in candidate.tables.values():
+        sources = ", ".join(f'"{name}"' for name in table.sources)
+        lines.append(f'patcher.derive(module, "{table.name}", ({sources},), _{table.name})')
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:\n{body}"
+
+
+def _adapter(name: str, summary: str, rules: tuple[str, ...], candidate: Candidate, release: str) -> str:
+    listed = ", ".join(f'"{rule}"' for rule in rules) + ("," if len(rules) == 1 else "")
+    return f"""ADAPTER = Adapter(
+    name="{name}",
+    summary={_quoted(summary)},
+    rules=({listed}),
+    equivalence="{candidate.equivalence}",
+    sites=_sites,
+    apply=_apply,
+    examples=_examples,
+    releases=("{release}",),
+    order={_ORDER},
+)"""

@@ -1,0 +1,44 @@
+"""The rule book: equalities by kind, one kind per file.
+
+A rule looks at one node of a candidate's graph and changes the graph there when it fits. It need not be right: every
+candidate is compared with the stock form in float64 before anything is compiled. No rule knows a model class.
+"""
+
+from __future__ import annotations
+
+from hf_adapters.agents.rewrite.candidate import Equivalence, Rule
+from hf_adapters.agents.rewrite.rules import (
+    convolutions,
+    dtypes,
+    functions,
+    linear_maps,
+    masks,
+    placement,
+    powers,
+    sticks,
+)
+
+RULES: tuple[Rule, ...] = (
+    *functions.RULES,
+    *powers.RULES,
+    *linear_maps.RULES,
+    *sticks.RULES,
+    *convolutions.RULES,
+    *masks.RULES,
+    *placement.RULES,
+    *dtypes.RULES,
+)
+"""Tried at the refused operation and around it, in this order."""
+
+IMPROVEMENTS: tuple[Rule, ...] = (*functions.RULES[:1], *sticks.IMPROVEMENTS)
+"""Tried on forms that lower, for cheaper ones."""
+
+_CLAIMS: dict[Rule, Equivalence] = {
+    sticks.padded_pieces: "padded",
+    placement.integers_outside: "exact",
+}
+
+
+def weaker(rule: Rule) -> Equivalence:
+    """What an adapter made with a rule may claim at most."""
+    return _CLAIMS.get(rule, "reassociated")

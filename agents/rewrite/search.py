@@ -1,0 +1,199 @@
+"""From a form that does not lower to the cheapest one that was found to."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from hf_adapters.agents.rewrite.candidate import Candidate, Rule
+from hf_adapters.agents.rewrite.device import Lowering, lower
+from hf_adapters.agents.rewrite.rules import IMPROVEMENTS, RULES, weaker
+from hf_adapters.agents.rewrite.trace import Traced
+
+Say = Callable[[str], None]
+_MORE = 3
+"""Other forms that are compiled after one was found that lowers."""
+_FAR = 8
+"""Steps along the graph's edges from the refused operation to where a rule may still help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A form that lowers.
+
+    Attributes:
+        candidate: the form.
+        us: simulated microseconds of its programs.
+        broken: rules of the device that the forms on the way broke.
+    """
+
+    candidate: Candidate
+    us: float
+    broken: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Search:
+    """A best-first search over the rule book.
+
+    Attributes:
+        traced: the module.
+        release: torch-spyre release.
+        compilations: how many candidates may be compiled.
+        deadline: `time.monotonic()` at which it stops.
+        say: told about each candidate.
+        compiled: how many were.
+    """
+
+    traced: Traced
+    release: str
+    compilations: int = 40
+    deadline: float = float("inf")
+    say: Say = lambda _: None
+    compiled: int = 0
+    _seen: set[str] = field(default_factory=set)
+
+    def run(self) -> list[Found]:
+        """What was found, cheapest first; empty when no form lowers."""
+        stock = Candidate.stock(self.traced)
+        found: list[Found] = []
+        order = itertools.count()
+        first = self._lower(stock)
+        queue = [(0.0, next(order), stock, first, _rule(first))]
+        self._seen.add(stock.key())
+        enough = self.compilations
+        while queue and self._may_go_on():
+            _, _, candidate, lowering, broken = heapq.heappop(queue)
+            for distance, changed in self._changes(candidate, lowering, stock):
+                if not self._may_go_on() or (found and self.compiled >= enough):
+                    break
+                result = self._lower(changed)
+                if result.error is not None:
+                    continue
+                here = tuple(dict.fromkeys((*broken, *_rule(result))))
+                if result.us is not None:
+                    found += self._improved(Found(candidate=changed, us=result.us, broken=here), stock)
+                    enough = self.compiled + _MORE
+                    continue
+                stuck = result.node == lowering.node and _rule(result) == _rule(lowering)
+                weight = len(changed.steps) + 0.1 * distance + (1.0 if stuck else 0.0)
+                heapq.heappush(queue, (weight, next(order), changed, result, here))
+            if found:
+                break
+        return sorted(found, key=lambda f: f.us)
+
+    def _may_go_on(self) -> bool:
+        return self.compiled < self.compilations and time.monotonic() < self.deadline
+
+    def _lower(self, candidate: Candidate) -> Lowering:
+        self.compiled += 1
+        result = lower(candidate, self.release)
+        what = "; ".join(candidate.steps) or "the stock form"
+        if result.us is not None:
+            self.say(f"{what}: lowers, {result.us:.2f} us")
+        else:
+            reason = result.error or (result.refused and result.refused.detail) or f"on the CPU: {result.elsewhere}"
+            self.say(f"{what}: {reason} at {result.node}")
+        return result
+
+    def _changes(self, candidate: Candidate, lowering: Lowering, stock: Candidate) -> Iterator[tuple[int, Candidate]]:
+        """Candidates one rule away, those that touch the refused operation first."""
+        for distance, node in _around(candidate.graph, lowering.node):
+            for rule in RULES:
+                changed = self._applied(rule, candidate, node, stock)
+                if changed is not None:
+                    yield distance, changed
+
+    def _applied(self, rule: Rule, candidate: Candidate, node: fx.Node, stock: Candidate) -> Candidate | None:
+        for everywhere in (True, False):
+            changed = self._verified(rule, candidate, node, stock, everywhere)
+            if changed is not None:
+                return changed
+        return None
+
+    def _verified(
+        self, rule: Rule, candidate: Candidate, node: fx.Node, stock: Candidate, everywhere: bool
+    ) -> Candidate | None:
+        """The candidate after a rule, when that fits, is new and gives the same as the stock form."""
+        copied, places = candidate.copied()
+        step = ""
+        try:
+            step = rule(copied, places[node]) or ""
+            if not step:
+                return None
+            if everywhere:
+                _repeat(rule, copied, step)
+            changed = copied.with_step(step, weaker(rule))
+            key = changed.key()
+            if key in self._seen:
+                return None
+            self._seen.add(key)
+            changed.graph.lint()
+            changed.annotate()
+            same = changed.equals(stock)
+        except Exception as error:  # A rule that does not fit shows in the evaluation; that is what it is for.
+            self.say(f"{step or rule.__name__}: {type(error).__name__}: {str(error)[:160]}")
+            return None
+        if not same:
+            self.say(f"{step}: gives something else")
+        return changed if same else None
+
+    def _improved(self, start: Found, stock: Candidate) -> list[Found]:
+        """A form that lowers, and cheaper ones that follow from it."""
+        found, best = [start], start
+        going = True
+        while going and self._may_go_on():
+            going = False
+            for node in [n for n in best.candidate.graph.nodes if n.op != "output"]:
+                for rule in IMPROVEMENTS:
+                    if not self._may_go_on():
+                        return found
+                    changed = self._applied(rule, best.candidate, node, stock)
+                    result = self._lower(changed) if changed is not None else None
+                    if changed is not None and result is not None and result.us is not None and result.us < best.us:
+                        best = Found(candidate=changed, us=result.us, broken=best.broken)
+                        found.append(best)
+                        going = True
+                        break
+                if going:
+                    break
+        return found
+
+
+def _repeat(rule: Rule, candidate: Candidate, step: str) -> None:
+    """The same step at every other place of the graph where the rule takes it."""
+    for node in list(candidate.graph.nodes):
+        if node.op in ("output", "placeholder") or "value" not in node.meta or node.graph is not candidate.graph:
+            continue
+        if node in set(candidate.graph.nodes):
+            trial, places = candidate.copied()
+            if rule(trial, places[node]) == step:
+                rule(candidate, node)
+
+
+def _rule(lowering: Lowering) -> tuple[str, ...]:
+    if lowering.refused is not None:
+        return (lowering.refused.rule,)
+    return ("op-fallback",) if lowering.elsewhere else ()
+
+
+def _around(graph: fx.Graph, name: str | None) -> list[tuple[int, fx.Node]]:
+    """Nodes with their distance from the refused one; every node when the compiler named none."""
+    start = next((n for n in graph.nodes if n.name == name), None)
+    if start is None:
+        return [(index, node) for index, node in enumerate(graph.nodes) if node.op != "output"]
+    distances, frontier = {start: 0}, [start]
+    while frontier:
+        following = []
+        for node in frontier:
+            for near in (*node.all_input_nodes, *node.users):
+                if near not in distances and distances[node] < _FAR:
+                    distances[near] = distances[node] + 1
+                    following.append(near)
+        frontier = following
+    return sorted(((d, n) for n, d in distances.items() if n.op != "output"), key=lambda item: item[0])

@@ -1,0 +1,214 @@
+"""The offline drafter: tracing, the rule book, and the files that it writes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from hf_adapters.agents.rewrite.candidate import Candidate
+from hf_adapters.agents.rewrite.emit import emit
+from hf_adapters.agents.rewrite.rules import RULES, convolutions, dtypes, functions, linear_maps, powers, sticks
+from hf_adapters.agents.rewrite.search import Found, Search
+from hf_adapters.agents.rewrite.trace import Traced, Untraceable, trace
+from hf_adapters.agents.screening.policy import screen
+from hf_adapters.validation.functions import Call
+from tests.agents.doubles import build_tiny
+
+
+def rows(*sizes: int) -> Call:
+    generator = torch.Generator().manual_seed(sum(sizes))
+    return Call((torch.randn(sizes, generator=generator),), {})
+
+
+def traced(module: nn.Module, *, width: int = 128) -> Traced:
+    return trace(module.eval(), (rows(2, 64, width), rows(3, 96, width)))
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 128))
+        self.variance_epsilon = 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * wide.to(x.dtype)
+
+
+class Heads(nn.Module):
+    """Four heads of 32, half a stick."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head_dim = 32
+        self.query, self.key = nn.Linear(128, 128), nn.Linear(128, 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens = x.shape[:2]
+        q, k = (p(x).view(batch, tokens, -1, self.head_dim).transpose(1, 2) for p in (self.query, self.key))
+        attended = F.scaled_dot_product_attention(q, k, k)
+        return attended.transpose(1, 2).reshape(batch, tokens, -1)
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x[..., :64], x[..., 64:]
+        return x * self.scale + torch.cat((-right, left), dim=-1)
+
+
+class Pairs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).reshape_as(x)
+
+
+class Taps(nn.Module):
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(128, 128, 3, padding=2, groups=groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Pointwise(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def kinds(graph: fx.Graph) -> set[str]:
+    return {n.target if isinstance(n.target, str) else n.target.__name__ for n in graph.nodes}
+
+
+def applied(module: nn.Module, *rules: Any) -> tuple[Candidate, Candidate]:
+    """(stock, what the first rule that fits makes of it at the last node where it does)."""
+    stock = Candidate.stock(traced(module))
+    for node in reversed(stock.graph.nodes):
+        for rule in rules:
+            copied, places = stock.copied()
+            step = rule(copied, places[node]) if node.op != "output" else None
+            if step is not None:
+                changed = copied.with_step(step, "reassociated")
+                changed.annotate()
+                return stock, changed
+    raise AssertionError("no rule fits")
+
+
+def test_numbers_that_change_with_the_inputs_become_sizes() -> None:
+    graph = traced(Heads()).graph
+    text = str(graph)
+    assert "64" not in text
+    assert "96" not in text
+    assert any(n.op == "get_attr" and n.target == "head_dim" for n in graph.nodes)
+    assert [n.target for n in graph.nodes if n.op == "call_module"] == ["query", "key"]
+
+
+def test_attributes_and_dtypes_are_found_by_tracing_twice() -> None:
+    graph = traced(Norm()).graph
+    assert any(n.op == "get_attr" and n.target == "variance_epsilon" for n in graph.nodes)
+    casts = [n.args[1] for n in graph.nodes if n.target == "to"]
+    assert casts[0] is torch.float32
+    assert isinstance(casts[1], fx.Node)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x if x.sum() > 0 else -x,
+        lambda x: x * float(x.mean()),
+        lambda x: x.clone().__setitem__(0, 0.0) or x,
+        lambda x: x + torch.ones(x.shape[1] * x.shape[1] + 7)[:1],
+    ],
+)
+def test_what_a_graph_cannot_stand_for_is_refused(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(Untraceable):
+        traced(Pointwise(function))
+
+
+@pytest.mark.parametrize(
+    ("module", "rules", "gone", "there"),
+    [
+        (Norm(), powers.RULES, "pow", "mul"),
+        (Pointwise(lambda x: torch.pow(x, -3.0)), powers.RULES, "pow", "reciprocal"),
+        (Pointwise(lambda x: x.abs() ** 0.5), powers.RULES, "pow", "sqrt"),
+        (Pointwise(lambda x: x * 0.5 * (1.0 + torch.erf(x / 2.0**0.5))), functions.RULES[:1], "erf", "gelu"),
+        (Pointwise(F.mish), functions.RULES[:1], "mish", "exp"),
+        (Pointwise(lambda x: x * torch.sigmoid(x)), functions.RULES[:1], "sigmoid", "silu"),
+        (Pointwise(torch.tanh), functions.RULES[1:], "tanh", "sigmoid"),
+        (Halves(), linear_maps.RULES, "cat", "matmul"),
+        (Pairs(), linear_maps.RULES, "stack", "matmul"),
+        (Heads(), sticks.RULES, "unflatten", "matmul"),
+        (Taps(1), convolutions.RULES, "conv", "matmul"),
+        (Taps(128), convolutions.RULES, "conv", "pad"),
+        (Norm(), dtypes.RULES, "float", "rsqrt"),
+    ],
+)
+def test_a_rule_keeps_the_function(module: nn.Module, rules: Any, gone: str, there: str) -> None:
+    stock, changed = applied(module, *rules)
+    assert changed.equals(stock)
+    assert gone not in kinds(changed.graph)
+    assert there in kinds(changed.graph)
+    assert str(changed.graph) != str(stock.graph)
+
+
+def test_two_functions_that_agree_near_zero_only_are_told_apart() -> None:
+    stock = Candidate.stock(traced(Pointwise(lambda x: F.gelu(x).clamp(max=20.0))))
+    for node in list(stock.graph.nodes)[:-1]:
+        copied, places = stock.copied()
+        step = functions.known_function(copied, places[node])
+        assert step is None or copied.equals(stock)
+
+
+def test_a_wrong_rule_is_noticed() -> None:
+    def doubled(candidate: Candidate, node: fx.Node) -> str | None:
+        if node.op != "call_method" or node.target != "pow":
+            return None
+        node.args = (node.args[0], 4)
+        return "pow(x, 2) -> pow(x, 4)"
+
+    search = Search(traced=traced(Norm()), release="2026.07")
+    stock = Candidate.stock(search.traced)
+    results = [search._applied(doubled, stock, node, stock) for node in list(stock.graph.nodes)[:-1]]
+    assert results == [None] * len(results)
+
+
+def test_the_rule_book_names_no_model_class() -> None:
+    import inspect
+
+    from hf_adapters.agents.rewrite import rules
+
+    for rule in RULES:
+        text = inspect.getsource(inspect.getmodule(rule) or rules)
+        names = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+        assert not any(isinstance(name, str) and name.endswith(("Model", "Attention", "RMSNorm")) for name in names)
+        assert "transformers" not in text
+
+
+@pytest.mark.parametrize(("module", "rules"), [(Norm(), powers.RULES), (Heads(), sticks.RULES)])
+def test_what_is_written_passes_the_screen(module: nn.Module, rules: Any) -> None:
+    _, changed = applied(module, *rules)
+    found = Found(candidate=changed, us=1.0, broken=())
+    emitted = emit(found, build_tiny(), rules=("pow-scalar-exponent",), release="2026.07", path="")
+    screened = screen(emitted.source)
+    assert screened.violations == ()
+    assert screened.adapter is not None
+    assert screened.adapter.name == emitted.name
+    assert [line for line in emitted.source.splitlines() if len(line) > 120] == []
