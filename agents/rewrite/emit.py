@@ -48,7 +48,7 @@ def emit(found: Found, model: nn.Module, *, rules: tuple[str, ...], release: str
     mixin, steps = f"Legal{class_name}", _sentence(candidate.steps)
     name = _name(class_name, candidate)
     summary = f"{class_name} by equalities that lower: {steps}."
-    short = f"{class_name} by {len(candidate.steps)} equalities of the rule book."
+    short = f"{class_name[:60]} in a form that lowers."
     forward, functional = ("", False) if candidate.eager else _forward(candidate)
     functions = [_table_function(table) for table in candidate.tables.values()]
     text = "\n\n\n".join(
@@ -204,7 +204,7 @@ def _before_after(candidate: Candidate) -> tuple[str, str]:
     before, arrow, after = first.partition(" -> ")
     if not arrow:
         before, after = type(candidate.traced.module).__name__, first
-    return _quoted(before[:70]), _quoted("; ".join([after, *candidate.steps[1:]])[:110])
+    return _quoted(before[:70]), _quoted("; ".join([after, *candidate.steps[1:]])[:90])
 
 
 def _quoted(text: str) -> str:
