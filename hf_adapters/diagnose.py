@@ -7,13 +7,15 @@
 
 What the device refuses is located by the compiler and by the region it was compiling. Wrong numbers are located by
 comparing layer by layer, then module by module inside the first layer that is off: in float64 first, which finds
-wrong rewrites, then in units of the noise floor, which finds right ones that lose too many digits.
+wrong rewrites, then in units of the noise floor. What is right in float64 and off on the device is compiled again with
+decisions of the compiler taken otherwise, until one of them flips the result: a bundle boundary, a resident, a layout
+(`fused`), or, when nothing but computing one operation elsewhere helps, that operation (`inaccurate`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -32,8 +34,9 @@ from hf_adapters.validation.types import Thresholds
 from hf_adapters.validation.unsupported import unsupported_in
 from hf_adapters.validation.verdicts import one_line
 from spyre_backend import capabilities
+from spyre_backend.compiler.bisection import blame
 
-Kind = Literal["refused", "wrong", "inaccurate", "failed", "none"]
+Kind = Literal["refused", "wrong", "fused", "inaccurate", "failed", "none"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +45,8 @@ class Diagnosis:
 
     kind: Kind
     """`refused`: cannot be compiled or run; `wrong`: the rewrite computes something else, seen in float64;
-    `inaccurate`: right in float64, too far off on the device; `failed`: an error of another sort; `none`: nothing
+    `fused`: right in float64, and on the device as soon as `decision` is taken otherwise; `inaccurate`: right in
+    float64, too far off on the device; `failed`: an error of another sort; `none`: nothing
     found."""
     message: str
     module_path: str | None = None
@@ -60,12 +64,16 @@ class Diagnosis:
     limit: float | None = None
     error_before: float | None = None
     """Relative error of the last module before it."""
+    decision: str | None = None
+    """The compiler's decision that flips the result, and where it was taken."""
+    runs: int = 0
+    """How often the model ran until it was found."""
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.message}"]
-        for name in ("module_path", "layer", "op", "rule", "source_line", "hint"):
+        for name in ("module_path", "layer", "op", "rule", "source_line", "hint", "decision", "runs"):
             value = getattr(self, name)
-            if value is not None:
+            if value:
                 lines.append(f"  {name.replace('_', ' ')}: {value}")
         if self.rule_title:
             lines.append(f"  rule says: {self.rule_title}")
@@ -110,7 +118,7 @@ def diagnose(
                 recording = execute(candidate, batches, "mean").recording
         except Exception as error:
             return _of_error(error, chosen)
-        return _of_numbers(model, batches, recording, apply, Thresholds(floor_multiple=floor_multiple))
+        return _of_numbers(model, batches, recording, apply, execute, Thresholds(floor_multiple=floor_multiple))
 
 
 def _catalogue(release: str) -> Patch:
@@ -147,7 +155,12 @@ def _of_error(error: Exception, chosen: capabilities.Capabilities) -> Diagnosis:
 
 
 def _of_numbers(
-    model: nn.Module, batches: list[InputSet], recording: Recording, apply: Patch, thresholds: Thresholds
+    model: nn.Module,
+    batches: list[InputSet],
+    recording: Recording,
+    apply: Patch,
+    execute: Runner,
+    thresholds: Thresholds,
 ) -> Diagnosis:
     exact = run_float64(model, batches, "mean")
     with apply(model) as candidate:
@@ -157,13 +170,33 @@ def _of_numbers(
         within = inside(model, _named(batches, off), apply, off.place, thresholds, exact=True)
         return _of_place(model, "wrong", f"differs from stock in float64 from {off.place} on", off, within)
     reference, floor = run_reference(model, batches, "mean"), run_floor(model, batches, "mean").recording
-    off = first_off(batches, recording, reference, floor_limits(floor, reference, thresholds, batches))
+    limits = floor_limits(floor, reference, thresholds, batches)
+    off = first_off(batches, recording, reference, limits)
     if off is None:
         return Diagnosis(kind="none", message="runs, and every layer stays within the noise floor")
     within = inside(model, _named(batches, off), apply, off.place, thresholds, exact=False)
     multiple = off.error / off.limit * thresholds.floor_multiple
     message = f"{multiple:.3g} noise floors from stock at {off.place}, {thresholds.floor_multiple:g} are accepted"
-    return _of_place(model, "inaccurate", message, off, within)
+    found = _of_place(model, "inaccurate", message, off, within)
+
+    def wrong() -> bool:
+        with apply(model) as candidate:
+            again = execute(candidate, batches, "mean").recording
+        return first_off(batches, again, reference, limits) is not None
+
+    return _with_decision(found, wrong)
+
+
+def _with_decision(found: Diagnosis, wrong: Callable[[], bool]) -> Diagnosis:
+    """The same with the compiler's decision that flips the result."""
+    try:
+        blamed = blame(wrong)
+    except ValueError:  # The second run was right: nothing that a compiler decides.
+        return replace(found, message=f"{found.message}; right when it is run again")
+    if blamed.decision is None:
+        return replace(found, runs=blamed.runs)
+    kind: Kind = "inaccurate" if blamed.decision.kind == "operation" else "fused"
+    return replace(found, kind=kind, decision=str(blamed.decision), runs=blamed.runs)
 
 
 def _named(batches: list[InputSet], off: Off) -> InputSet:

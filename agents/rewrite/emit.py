@@ -14,7 +14,7 @@ from hf_adapters.agents.rewrite.candidate import Candidate, Table
 from hf_adapters.agents.rewrite.examples import example_of
 from hf_adapters.agents.rewrite.search import Found
 from hf_adapters.agents.rewrite.trace import bind
-from hf_adapters.agents.rewrite.write import Writer
+from hf_adapters.agents.rewrite.write import Writer, broken
 from hf_adapters.catalogue import catalogue
 
 _ORDER = 200
@@ -115,7 +115,7 @@ def _forward(candidate: Candidate) -> tuple[str, bool]:
     writer = Writer({node: name for name, node in nodes.items()}, {*parameters, *nodes})
     result = writer.body(candidate.graph)
     lines = [*_ways_out(candidate, parameters), *lines, *writer.lines, f"return {result}"]
-    body = "\n".join(f"        {line}" for line in lines)
+    body = "\n".join(f"        {text}" for line in lines for text in broken(line, 112 - 8))
     doc = '        """As the stock forward."""'
     returns = "Tensor" if not result.startswith("(") else "Any"
     return f"    def forward({declared}) -> {returns}:\n{doc}\n{body}", writer.functional
@@ -174,7 +174,8 @@ def _table_function(table: Table) -> tuple[str, bool]:
     names = {node: str(node.target) for node in nodes}
     writer = Writer(dict(names), set(names.values()))
     result = writer.body(table.graph)
-    body = "\n".join(f"    {line}" for line in [*writer.lines, f"return {result}"])
+    statements = [*writer.lines, f"return {result}"]
+    body = "\n".join(f"    {text}" for line in statements for text in broken(line, 112))
     declared = ", ".join(f"{name}: Tensor" for name in names.values())
     about = _wrapped(table.about, 108).replace("\n", "\n    ")
     return f'def _{table.name}({declared}) -> Tensor:\n    """{about}"""\n{body}', writer.functional

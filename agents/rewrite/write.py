@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import keyword
 import operator
 from dataclasses import dataclass, field
@@ -133,6 +134,39 @@ class Writer:
 
     def _arguments(self, args: Any, kwargs: Any) -> str:
         return ", ".join([*(self.text(a) for a in args), *(f"{k}={self.text(v)}" for k, v in kwargs.items())])
+
+
+def broken(line: str, width: int) -> list[str]:
+    """A statement in lines of at most `width` characters, where its longest brackets can be taken apart."""
+    if len(line) <= width:
+        return [line]
+    start, end = max(_brackets(line), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+    parts = _parts(line[start + 1 : end])
+    if end - start < 2 or (len(parts) == 1 and len(parts[0]) + len(line[:start]) < 8):
+        return [line]
+    inside = [text for part in parts for text in broken(part + ("," if len(parts) > 1 else ""), width - 4)]
+    return [line[: start + 1], *(f"    {text}" for text in inside), line[end:]]
+
+
+def _brackets(line: str) -> list[tuple[int, int]]:
+    """Outermost pairs of brackets."""
+    found, open_at = [], []
+    for index, character in enumerate(line):
+        if character in "([{":
+            open_at.append(index)
+        elif character in ")]}" and open_at:
+            start = open_at.pop()
+            if not open_at:
+                found.append((start, index))
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    """Between the commas outside of all brackets."""
+    inside = _brackets(text)
+    commas = [i for i, c in enumerate(text) if c == "," and not any(a < i < b for a, b in inside)]
+    edges = [-1, *commas, len(text)]
+    return [part for a, b in itertools.pairwise(edges) if (part := text[a + 1 : b].strip())]
 
 
 def _path(path: str) -> str:

@@ -17,7 +17,9 @@ from torch._inductor import ir
 from torch._inductor import lowering as stock
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import TensorBox
+from torch.utils import _pytree as pytree
 
+from spyre_backend.compiler import decisions
 from spyre_backend.compiler.errors import refusing
 from spyre_backend.compiler.lowering_forms import LOWERINGS
 from spyre_backend.compiler.origins import origin_of
@@ -78,12 +80,42 @@ def _call_function(self: GraphLowering, stock_call: Callable[..., Any], target: 
     if not isinstance(target, torch._ops.OpOverload) or not _touches_device(node):
         return stock_call(self, target, args, kwargs)
     lower = LOWERINGS.get(target)
+    if decisions.active() is not None and not _is_view(target):
+        args, kwargs = _laid_out(node, args), _laid_out(node, kwargs)
     if node.meta.get("spyre_fallback"):
         return fall_back(target, args, kwargs)
     with refusing(str(target), origin_of(node)):
         result = stock_call(self, target, args, kwargs) if lower is None else lower(*args, **kwargs)
         _realize_results(result)
     return result
+
+
+def _is_view(target: torch._ops.OpOverload) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
+
+
+def _laid_out(node: torch.fx.Node, given: Any) -> Any:
+    """Arguments of which those that are read through a view are contiguous copies, where that decision is declined."""
+    leaves, spec = pytree.tree_flatten(given, is_leaf=lambda item: isinstance(item, TensorBox))
+    return pytree.tree_unflatten([_contiguous(node, i, leaf) for i, leaf in enumerate(leaves)], spec)
+
+
+def _contiguous(node: torch.fx.Node, index: int, item: Any) -> Any:
+    if not isinstance(item, TensorBox) or item.get_device().type != "spyre":  # type: ignore[union-attr]
+        return item
+    view = isinstance(item.data, ir.BaseView)
+    if not view and (item.maybe_get_stride() is None or ir.is_contiguous_storage_and_layout(item)):
+        return item
+
+    def what() -> str:
+        origin = origin_of(node)
+        place = " at ".join(part for part in (origin.aten, origin.module_path, origin.source_line) if part)
+        through = "a view" if view else "another order of its dims than the default one"
+        return f"{place} reads operand {index} {list(map(int, item.get_size()))} through {through}"
+
+    if decisions.take("layout", f"{node.name}.{index}", what):
+        return item
+    return fall_back(aten.clone.default, (item,), {"memory_format": torch.contiguous_format})
 
 
 def _touches_device(node: torch.fx.Node) -> bool:

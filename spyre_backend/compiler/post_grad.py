@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from spyre_backend import capabilities, program, slices
-from spyre_backend.compiler import settings, stages
+from spyre_backend.compiler import decisions, settings, stages
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.lowering import _touches_device
 from spyre_backend.compiler.origins import origin_of
@@ -44,6 +44,9 @@ class OperatorTable(CustomGraphModulePass):
         self.graph_index = getattr(self, "graph_index", -1) + 1
         name = str(self.graph_index)
         specialise(gm)
+        followed = decisions.active()
+        if followed is not None:
+            followed.graphs += 1
         stages.record("decompositions", name, lambda: gm.print_readable(print_output=False))
         lines = []
         for node in gm.graph.nodes:
@@ -54,7 +57,9 @@ class OperatorTable(CustomGraphModulePass):
 
     def uuid(self) -> str:
         """Part of the compile cache's key: another release, numeric or compiler setting compiles anew."""
-        return f"spyre-{capabilities.current().fingerprint}-{settings.current().key}-{source_digest()}"
+        return (
+            f"spyre-{capabilities.current().fingerprint}-{settings.current().key}-{decisions.key()}-{source_digest()}"
+        )
 
 
 def specialise(gm: GraphModule) -> None:
@@ -124,8 +129,22 @@ def check_operator(node: Node) -> None:
             dtypes=[v.dtype for v in _values(node)],
             origin=origin_of(node),
         )
-    if support == "fallback":
+    if support == "fallback" or not _taken(node):
         node.meta["spyre_fallback"] = True
+
+
+def _taken(node: Node) -> bool:
+    """Whether the operation stays on the device (see :mod:`~spyre_backend.compiler.decisions`)."""
+    followed = decisions.active()
+    if followed is None or decisions.take("operation", node.name, lambda: f"the device computes {_place(node)}"):
+        return True
+    followed.on_host.add(decisions.call(node.target, [tuple(value.shape) for value in _values(node)]))
+    return False
+
+
+def _place(node: Node) -> str:
+    origin = origin_of(node)
+    return " at ".join(part for part in (origin.aten, origin.module_path, origin.source_line) if part)
 
 
 def _check_dtypes(node: Node) -> None:

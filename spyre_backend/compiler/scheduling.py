@@ -14,7 +14,7 @@ from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, Schedul
 from torch._inductor.virtualized import V
 
 from spyre_backend import capabilities
-from spyre_backend.compiler import bundle, division, restickify, stages
+from spyre_backend.compiler import bundle, decisions, division, restickify, stages
 from spyre_backend.compiler.errors import refuse, refusing
 from spyre_backend.compiler.graph import Graph, operands
 from spyre_backend.compiler.lowering import fx_graph
@@ -54,15 +54,23 @@ class SpyreScheduling(BaseScheduling):
 
     def codegen_node(self, node: Any) -> None:
         """Take ``node`` into the bundle under way."""
-        self.pending.extend(n for n in node.get_nodes() if isinstance(n, SchedulerNode))
+        for each in node.get_nodes():
+            if isinstance(each, SchedulerNode):
+                if self.pending and not _joins(each):
+                    self._compile()
+                self.pending.append(each)
 
     def codegen_sync(self) -> None:
         """Nothing to do: launches are ordered on their stream."""
 
     def flush(self) -> None:
-        """Compile the bundle under way and emit its launch."""
-        if not self.pending:
-            return
+        """Compile the bundle under way and emit its launch; then free what nobody reads any more."""
+        if self.pending:
+            self._compile()
+            assert self.scheduler is not None
+            self.scheduler.free_buffers()
+
+    def _compile(self) -> None:
         nodes, self.pending = self.pending, []
         if not self.checked_inputs:
             self.checked_inputs = True
@@ -132,8 +140,17 @@ class SpyreScheduling(BaseScheduling):
             wrapper.header.writeline(f"{self.kernels[digest]} = load_program({program.to_json()!r})")
         call = f"{self.kernels[digest]}.launch({', '.join(program.arguments)})"
         wrapper.writeline(call)  # type: ignore[no-untyped-call]
-        assert self.scheduler is not None
-        self.scheduler.free_buffers()
+
+
+def _joins(node: SchedulerNode) -> bool:
+    """Whether an operation goes into the bundle under way (see :mod:`~spyre_backend.compiler.decisions`)."""
+
+    def what() -> str:
+        origin = Origin() if node.node is None else node_origin(node.node)
+        place = " at ".join(p for p in (origin.aten or node.get_name(), origin.module_path, origin.source_line) if p)
+        return f"{place} joins the bundle of the operations before it"
+
+    return decisions.take("bundle", node.get_name(), what)
 
 
 def _layouts(graph: Graph) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spyre_backend import capabilities
-from spyre_backend.compiler import lx_solvers, residents, settings
+from spyre_backend.compiler import decisions, lx_solvers, residents, settings
 from spyre_backend.compiler.errors import CompileSettingError
 from spyre_backend.compiler.graph import Buffer, operands
 from spyre_backend.compiler.lx_solvers import Item
@@ -45,7 +45,8 @@ def plan(ops: Sequence[Op], buffers: Mapping[str, Buffer], temporaries: frozense
         solve = lx_solvers.solver(chosen.lx_planner)
     except settings.SettingError as error:
         raise CompileSettingError(str(error)) from error
-    addresses = solve(found.groups, capacity)
+    groups = [group for group in found.groups if _stays(group.name)]
+    addresses = solve(groups, capacity)
     made = {name: buffer for name, buffer in found.made.items() if name in addresses}
     return Plan(
         ops=_rewritten(found, addresses),
@@ -53,6 +54,10 @@ def plan(ops: Sequence[Op], buffers: Mapping[str, Buffer], temporaries: frozense
         addresses=addresses,
         notes=_story(found, addresses, temporaries, capacity),
     )
+
+
+def _stays(name: str) -> bool:
+    return decisions.take("resident", name, lambda: f"{name} stays in the scratchpads")
 
 
 def _rewritten(found: residents.Candidates, addresses: Mapping[str, int]) -> list[Op]:

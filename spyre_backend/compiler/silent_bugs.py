@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from spyre_backend import capabilities
+from spyre_backend.compiler import decisions, settings
 from spyre_backend.program import Const, Op, Operand, TensorSpec
 
 Specs = Mapping[str, TensorSpec]
@@ -23,9 +24,9 @@ _LINEAR_BLOCK: Final = 2048
 
 def apply(ops: Sequence[Op], specs: Specs) -> list[Op]:
     """The operations with the effects of the bugs that are on; ``specs`` are the bundle's tensors by name."""
-    settings, result = capabilities.current().settings, list(ops)
+    release, result = capabilities.current().settings, list(ops)
     for name, effect in EFFECTS.items():
-        if settings.bug(name):
+        if release.bug(name):
             result = effect(result, specs)
     return result
 
@@ -116,10 +117,18 @@ def resident_slice(ops: Sequence[Op], specs: Specs) -> list[Op]:
     residents.
     """
 
+    if not settings.current().lx_planning:
+        return list(ops)
+
     def change(x: Operand) -> Operand:
-        return replace(x, offset=0) if specs[x.tensor].kind == "temp" else x
+        sliced = specs[x.tensor].kind == "temp" and x.offset
+        return replace(x, offset=0) if sliced and _is_resident(x.tensor) else x
 
     return [_with_inputs(op, change) for op in ops]
+
+
+def _is_resident(name: str) -> bool:
+    return decisions.take("resident", name, lambda: f"{name}, of which a slice is read, stays in the scratchpads")
 
 
 def single_piece(ops: Sequence[Op], specs: Specs) -> list[Op]:

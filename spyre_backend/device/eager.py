@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from spyre_backend import _C, capabilities
-from spyre_backend.compiler import settings
+from spyre_backend.compiler import decisions, settings
 from spyre_backend.device.convolution import convolution
 from spyre_backend.errors import SpyreUnsupported
 
@@ -186,9 +186,10 @@ def _in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 def _refusable(op: torch._ops.OpOverload) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if _last_writer_wins(op, args, kwargs):
+        if not _last_writer_wins(op, args, kwargs):
+            _refuse_in_eager(op, args, kwargs)
+        elif _on_device(op, _tensors(args, kwargs)):
             return _on_host(*_overwriting(op, args, kwargs))
-        _refuse_in_eager(op, args, kwargs)
         return _on_host(op, args, kwargs)
 
     return kernel
@@ -217,13 +218,10 @@ def _overwriting(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> tuple[tor
 
 
 def _refusable_in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
-    functional = _functional_of(op)
+    functional = _refusable(_functional_of(op))
 
     def kernel(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if _last_writer_wins(functional, (target, *args), kwargs):
-            return target.copy_(_on_host(*_overwriting(functional, (target, *args), kwargs)))
-        _refuse_in_eager(functional, (target, *args), kwargs)
-        return target.copy_(_on_host(functional, (target, *args), kwargs))
+        return target.copy_(functional(target, *args, **kwargs))
 
     return kernel
 
@@ -279,16 +277,31 @@ def run(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     Raises:
         SpyreUnsupported: the release refuses the operator, or this call of it.
     """
+    if not _on_device(op, _tensors(args, kwargs)):
+        return _on_host(op, args, kwargs)
     _refuse_in_eager(op, args, kwargs)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     leaves = [leaf.item() if isinstance(leaf, Tensor) and leaf.device.type != "spyre" else leaf for leaf in leaves]
-    key = (capabilities.current().fingerprint, settings.current(), op, spec, *(_describe(leaf) for leaf in leaves))
+    chosen = (capabilities.current().fingerprint, settings.current(), decisions.key())
+    key = (*chosen, op, spec, *(_describe(leaf) for leaf in leaves))
     with _lock:
         compiled = _compiled.get(key)
         if compiled is None:
             compiled = _compiled[key] = _compile(op, leaves, spec)
     results = compiled(*(leaf for leaf in leaves if isinstance(leaf, Tensor)))
     return results if isinstance(results, Tensor) or len(op._schema.returns) > 1 else results[0]
+
+
+def _on_device(op: torch._ops.OpOverload, tensors: list[Tensor]) -> bool:
+    """Whether the device computes the call (see :mod:`~spyre_backend.compiler.decisions`)."""
+    followed = decisions.active()
+    if followed is None:
+        return True
+    shapes = [tuple(t.shape) for t in tensors]
+    if decisions.on_host(op, shapes):
+        return False
+    followed.graphs += 1
+    return decisions.take("operation", "eager", lambda: f"the device computes {op} of {shapes} outside of any graph")
 
 
 def _describe(leaf: Any) -> Any:
@@ -319,7 +332,8 @@ def _compile(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec
     from spyre_backend.compiler.errors import unwrapped
 
     compiler.register()
-    with torch.no_grad(), unwrapped(), config.patch(fx_graph_cache=True):
+    cached = decisions.active() is None
+    with torch.no_grad(), unwrapped(), decisions.ignored(), config.patch(fx_graph_cache=cached):
         examples = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
         return _detached(compile_fx(_graph(op, leaves, spec), examples))
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from spyre_backend import _C, capabilities
+from spyre_backend.compiler import decisions
 from spyre_backend.emulator.context import DL16_DTYPES, TORCH_DTYPES
 from spyre_backend.emulator.exact import ExactPlan
 from spyre_backend.emulator.executors import current_executor
@@ -98,6 +99,8 @@ class LoadedProgram:
         Raises:
             SpyreRuntimeError: an argument does not fit its spec.
         """
+        if decisions.active() is not None:
+            args = self._bound(args)
         if not self._timed:
             self._fast.set_microseconds(program_microseconds(self.program))
             self._timed = True
@@ -106,6 +109,20 @@ class LoadedProgram:
             fits = launcher.launch(*args)
         if not fits:
             self._refuse(args)
+
+    def _bound(self, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The arguments; inputs that are views whose binding is declined become copies."""
+        bound = list(args)
+        for index, (spec, arg) in enumerate(zip(self._specs, args, strict=False)):
+            offset = arg.storage_offset() if spec.kind == "input" and isinstance(arg, Tensor) else 0
+            if offset and not self._binds(spec.name, offset):
+                bound[index] = torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device)
+                bound[index].copy_(arg)
+        return tuple(bound)
+
+    def _binds(self, name: str, offset: int) -> bool:
+        what = f"{self.program.name} binds {name}, which begins {offset} elements into its storage"
+        return decisions.take("binding", f"{self.digest[:12]}.{name}.{offset}", lambda: what)
 
     def _launcher_for(self, plan: Plan | ExactPlan) -> _C.Launcher:
         return _C.Launcher(
