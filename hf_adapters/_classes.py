@@ -63,6 +63,10 @@ def rebuild(base: type, mixins: tuple[MixinSpec, ...]) -> nn.Module:
 
 def _reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
     base, mixins = split_class(type(self))
+    own = getattr(self, "reduce_patched", None)
+    if own is not None:
+        reduced: tuple[Any, ...] = own()
+        return reduced
     return rebuild, (base, mixins), self.__getstate__()  # type: ignore[no-untyped-call]
 
 

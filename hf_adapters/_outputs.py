@@ -124,4 +124,4 @@ def keep_logits(outputs: Any, kept: int | Tensor | None) -> None:
     if kept is None or not isinstance(logits, Tensor) or logits.dim() != 3:
         return
     chosen = slice(-kept if kept else None, None) if isinstance(kept, int) else kept.to(logits.device)
-    outputs["logits"] = logits[:, chosen]  # type: ignore[index]
+    outputs["logits"] = logits[:, chosen]

@@ -161,7 +161,11 @@ What the device refuses while a model is compiled or called is `spyre_backend.er
 
 def render_errors() -> str:
     """The list of errors, `docs/errors.md`."""
-    found = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    found = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.HfAdaptersError)
+    ]
     rows = []
     for error in found:
         if error is errors.HfAdaptersError:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from hf_adapters._classes import rebuild, split_class
 from hf_adapters._execution import STATE, CompiledState, compiled_state, device_lock, inside_a_run, run
 from hf_adapters._inputs import Padding, is_text_model, pad_token
 from hf_adapters._invariance import padding_changes_values
@@ -41,6 +42,22 @@ class CompiledModel:
         """As the stock forward, for inference; see :func:`compile`."""
         return run(self, args, kwargs)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        twin: Any = rebuild(*split_class(type(self)))
+        memo[id(self)] = twin
+        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return twin
+
+    def reduce_patched(self) -> tuple[Any, ...]:
+        """Pickle as a stock model on the host and the way to compile it again.
+
+        Pools of processes share tensors, which only those of the host can be, and the originals are there anyway.
+        """
+        state = compiled_state(self)
+        patched = patch_state(self)  # type: ignore[arg-type]
+        assert patched is not None
+        return _compile_again, (_stock_twin(self), *state.options, patched.adapters)
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         # sentence-transformers calls .to(device) before every batch. A compiled model has its place already.
         return self
@@ -65,8 +82,25 @@ class CompiledTransformer(CompiledModel):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As stock: writes the original weights and config."""
-        stock = decompile(copy.deepcopy(self))  # type: ignore[type-var]
-        return stock.save_pretrained(*args, **kwargs)
+        return _stock_twin(self).save_pretrained(*args, **kwargs)
+
+
+def _stock_twin(model: Any) -> Any:
+    """A stock copy that shares the original weights with a compiled model, as far as they are up to date."""
+    placement = compiled_state(model).placement
+    memo: dict[int, Any] = {}
+    if placement is not None:
+        placement.sync(model)
+        memo = {id(host): host for host in placement.masters().values()}
+    else:
+        memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return decompile(copy.deepcopy(model, memo))
+
+
+def _compile_again(
+    model: Any, target: str, dtype: torch.dtype, release: str | None, backend: str | None, adapters: tuple[str, ...]
+) -> Any:
+    return compile_with(model, target=target, dtype=dtype, only=adapters, release=release, backend=backend)
 
 
 def compile(

@@ -85,7 +85,7 @@ def _always(module: nn.Module, parent: nn.Module) -> list[tuple[str, str]]:
     elif isinstance(module, nn.Linear):
         if not is_whole(module.in_features) and not has_plan(module, 1):
             found.append(("matmul-k-stick", f"contracts over {module.in_features} features, not whole sticks"))
-        if module.out_features == 1:
+        if module.out_features == 1 and not has_plan(module, 0):
             found.append(("matmul-out-one", "one output feature"))
     # Some forwards read the weights of a convolution instead of calling it.
     treated = any(split_class(type(m))[1] for m in (module, parent))

@@ -1,4 +1,4 @@
-"""Hidden and feed-forward sizes that do not fill whole sticks, padded with zeros."""
+"""Hidden and feed-forward sizes that do not fill whole sticks, and single output features, padded with zeros."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.adapters._rms import pad_any_norm
-from hf_adapters.adapters._sticks import pad_linear, round_up, spread_table
+from hf_adapters.adapters._sticks import STICK, has_plan, pad_linear, round_up, spread_table
 from hf_adapters.adapters._width import plan_widths, whole
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
@@ -31,6 +31,15 @@ class PaddedTable(nn.Module):
         if self.padded_table.shape[0] == 1:
             return self.padded_table.expand(*input.shape, self.padded_table.shape[1])
         return F.embedding(input, self.padded_table, self.padding_idx)
+
+
+class OneFeature(nn.Module):
+    """Mixin for ``nn.Linear`` with one output feature, above the one that pads it to a stick of them."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``[..., in] -> [..., 1]``: the first of the padded features."""
+        padded: Tensor = super().forward(input)
+        return padded[..., :1]
 
 
 class CroppedOutputs(nn.Module):
@@ -66,6 +75,19 @@ def crop(value: Any, true_widths: Mapping[int, int]) -> Any:
 
 
 def _sites(model: nn.Module) -> list[Site]:
+    return [*_width_sites(model), *_single_sites(model)]
+
+
+def _single_sites(model: nn.Module) -> list[Site]:
+    """Scores of rerankers and the like, which no product on the device yields by itself."""
+    return [
+        Site(path, "one feature", f"Linear {module.in_features} -> 1", "one of a stick of output features")
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == 1 and not has_plan(module, 0)
+    ]
+
+
+def _width_sites(model: nn.Module) -> list[Site]:
     plan = plan_widths(model)
     if plan is None:
         return []
@@ -89,6 +111,9 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module = model.get_submodule(site.path)
     if site.kind == "linear" and isinstance(module, nn.Linear):
         pad_linear(patcher, module, rows=site.meta["rows"], columns=site.meta["columns"])
+    elif site.kind == "one feature" and isinstance(module, nn.Linear):
+        pad_linear(patcher, module, rows=(1, 1, STICK))
+        patcher.swap_class(module, OneFeature)
     elif site.kind == "norm":
         pad_any_norm(patcher, module, site.meta["width"], round_up(site.meta["width"]))
     elif site.kind == "table":
@@ -130,8 +155,18 @@ def _block_inputs() -> dict[str, Tensor]:
     return {"input_ids": torch.arange(9).view(3, 3)}
 
 
+def _score() -> nn.Module:
+    torch.manual_seed(8)
+    return nn.Sequential(nn.Linear(128, 1)).double().eval()
+
+
+def _score_inputs() -> dict[str, Tensor]:
+    return {"input": torch.randn(3, 128, generator=torch.Generator().manual_seed(9), dtype=torch.float64)}
+
+
 def _examples() -> list[Example]:
     return [
+        Example("one_feature", _score, _score_inputs),
         Example("feed_forward", functools.partial(_block, False), _block_inputs),
         Example("gated", functools.partial(_block, True), _block_inputs),
     ]
@@ -139,8 +174,8 @@ def _examples() -> list[Example]:
 
 ADAPTER = Adapter(
     name="width_padding",
-    summary="Hidden and feed-forward sizes padded with zeros to whole sticks, norms dividing by the true count.",
-    rules=("matmul-k-stick",),
+    summary="Feature sizes padded with zeros to whole sticks, single scores to one; norms divide by the true count.",
+    rules=("matmul-k-stick", "matmul-out-one"),
     equivalence="padded",
     sites=_sites,
     apply=_apply,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -184,3 +185,24 @@ def test_masks_for_each_kind_of_layer() -> None:
     assert cosine(model(input_ids=ids, attention_mask=masks).last_hidden_state, want) > 0.999
     with pytest.raises(errors.InputError, match="full_attention"):
         model(input_ids=ids, attention_mask={**masks, "full_attention": torch.ones(2, 37)})
+
+
+def test_one_score_for_each_row_on_the_device() -> None:
+    config = hf.BertConfig(**COMMON, num_hidden_layers=1, num_attention_heads=1, num_labels=1)
+    stock, inputs = seeded(hf.BertForSequenceClassification(config)), batch()
+    with torch.no_grad():
+        want = stock(**inputs).logits
+    got = hf_adapters.compile(seeded(hf.BertForSequenceClassification(config)))(**inputs).logits
+    assert got.shape == (3, 1)
+    assert (got - want).abs().max() < 0.02
+
+
+def test_pickles_hold_host_tensors_only() -> None:
+    from multiprocessing.reduction import ForkingPickler
+
+    model = hf_adapters.compile(bert(), dtype=torch.bfloat16)
+    twin = pickle.loads(bytes(ForkingPickler.dumps(model)))
+    assert compiled_state(twin).options == compiled_state(model).options
+    assert twin.embeddings.word_embeddings.weight.device.type == "spyre"
+    assert untouched(hf_adapters.decompile(twin), hf.BertModel)
+    assert torch.equal(twin.embeddings.word_embeddings.weight, bert().embeddings.word_embeddings.weight)
