@@ -15,16 +15,17 @@ PIP      := $(BIN)/python -m pip --disable-pip-version-check
 STAMPS   := $(VENV)/stamps
 LINTED   := spyre_backend hf_adapters corpus migrations tests benchmarks setup.py $(wildcard agents)
 TYPED    := build/typecheck
+ASAN     := build/sanitized
 NATIVE   := $(wildcard spyre_backend/csrc/*.cpp spyre_backend/csrc/*.h)
 FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup weights sweep test test-oldest opinfo lint format typecheck bench bench-agents bench-device bench-dispatch docs clean check-tools $(TYPED)
+.PHONY: help setup weights sweep test test-oldest opinfo lint format typecheck bench bench-agents bench-device bench-dispatch sanitize docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make weights | test-oldest | opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | docs | format | clean'
+	@echo 'make weights | test-oldest | opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | sanitize | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -120,6 +121,18 @@ bench-device: setup
 # The graph path against direct dispatch, simulated and for real.
 bench-dispatch: setup
 	$(BIN)/python -m benchmarks.dispatch
+
+# The device's tests on a native part of its own, built for AddressSanitizer and UndefinedBehaviorSanitizer: any finding
+# ends the run. Python leaks at exit by design, and some tests want their fault to reach the process.
+sanitize: setup
+	@mkdir -p $(ASAN)/spyre_backend
+	@find $(ASAN)/spyre_backend -type l -delete
+	@find '$(CURDIR)/spyre_backend' -mindepth 1 -maxdepth 1 ! -name '*.so' -exec ln -s -t $(ASAN)/spyre_backend {} +
+	SPYRE_BACKEND_SANITIZE=1 $(BIN)/python setup.py --quiet build_ext --build-lib $(ASAN) --build-temp $(ASAN)/objects
+	PYTHONSAFEPATH=1 PYTHONPATH='$(CURDIR)/$(ASAN):$(CURDIR)' OMP_NUM_THREADS=1 PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:handle_segv=0:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	$(BIN)/python -m tests.sanitized
 
 docs: setup
 	$(BIN)/python -m spyre_backend.reference --output docs/device.md

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Importing torch would load the device, whose native part may be older than the rest: it is what is built here.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
 from setuptools import find_packages, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
@@ -29,10 +32,17 @@ def _packages() -> tuple[list[str], dict[str, str]]:
     return packages, package_dir
 
 
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=undefined"]
+# `make sanitize` sets it; such a native part needs the sanitizer's library to be loaded first.
+SANITIZED = os.environ.get("SPYRE_BACKEND_SANITIZE") == "1"
+
+
 def _compile_args() -> list[str]:
     args = ["-O3", "-std=c++20", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=off"]
     if os.environ.get("SPYRE_BACKEND_NATIVE") == "1":
         args.append("-march=native")
+    if SANITIZED:
+        args += ["-O1", "-fno-omit-frame-pointer", *SANITIZERS]
     return args
 
 
@@ -46,6 +56,7 @@ setup(
             "spyre_backend._C",
             sorted(str(path.relative_to(ROOT)) for path in (ROOT / "spyre_backend/csrc").glob("*.cpp")),
             extra_compile_args=_compile_args(),
+            extra_link_args=SANITIZERS if SANITIZED else [],
             depends=sorted(str(path.relative_to(ROOT)) for path in (ROOT / "spyre_backend/csrc").glob("*.h")),
         )
     ],

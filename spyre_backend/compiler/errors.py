@@ -37,12 +37,15 @@ class CompileSettingError(SettingError, _PassedOn):
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raise a refusal itself where Inductor wraps it: it does so for graphs that its cache cannot hold."""
+    """Raise a refusal itself where Inductor wraps it: from graphs that its cache cannot hold, and from loading."""
     try:
         yield
     except InductorError as error:
-        if isinstance(error.inner_exception, (SpyreUnsupported, CompileSettingError)):
-            raise error.inner_exception from None
+        inner = error.inner_exception
+        if isinstance(inner, SpyreUnsupported):
+            raise _passed_on(inner) from None
+        if isinstance(inner, CompileSettingError):
+            raise inner from None
         raise
 
 
@@ -65,6 +68,22 @@ def refusing(op: str, origin: Origin | None = None) -> Iterator[None]:
         lines = str(error).strip().splitlines()
         text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         raise refuse("lowering-failed", op=op, detail=text, origin=origin) from error
+
+
+def _passed_on(error: SpyreUnsupported) -> CompileRefusal:
+    """The refusal in the form that Dynamo does not wrap; what loading a program refuses has another."""
+    if isinstance(error, CompileRefusal):
+        return error
+    return CompileRefusal(
+        op=error.op,
+        rule=error.rule,
+        shapes=error.shapes,
+        dtypes=error.dtypes,
+        module_path=error.module_path,
+        source_line=error.source_line,
+        hint=error.hint,
+        detail=error.detail,
+    )
 
 
 def refuse(

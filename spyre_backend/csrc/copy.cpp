@@ -164,10 +164,14 @@ void device_to_device(const at::Tensor& src, const at::Tensor& dst) {
 // A byte tensor on the device is PyTorch's way to move a storage whose dtype it
 // does not know; the allocation remembers it.
 void copy_storage_bytes(const at::Tensor& src, const at::Tensor& dst) {
+  const auto whole = [](const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kByte && tensor.is_contiguous() &&
+        tensor.storage_offset() == 0 &&
+        tensor.numel() == static_cast<int64_t>(tensor.storage().nbytes());
+  };
   TORCH_CHECK(
-      src.scalar_type() == at::kByte && dst.scalar_type() == at::kByte &&
-          src.numel() == dst.numel() && src.is_contiguous() && dst.is_contiguous(),
-      "Spyre: bytes of a storage can only be copied as a whole");
+      whole(src) && whole(dst) && src.numel() == dst.numel(),
+      "Spyre: bytes of a storage can only be copied as a whole; read them with .cpu()");
   for (const auto& tensor : {src, dst}) {
     if (on_device(tensor)) {
       wait_for_current_streams(tensor.device().index());

@@ -39,6 +39,7 @@ struct Seen {
   bool any = false;
   bool all_integer = true;
   std::optional<c10::Device> device;
+  std::optional<c10::Device> other; // of a tensor that is no scalar
 
   void add(const c10::IValue& value) {
     if (value.isTensor()) {
@@ -47,6 +48,8 @@ struct Seen {
         any = true;
         if (!device && tensor.device().type() == c10::DeviceType::PrivateUse1) {
           device = tensor.device();
+        } else if (tensor.device() != device && tensor.dim() > 0) {
+          other = tensor.device();
         }
         all_integer = all_integer && is_integer(tensor.scalar_type());
       }
@@ -58,6 +61,25 @@ struct Seen {
   }
 };
 
+// Indices may stay on the host, on other devices too, and copies are between devices.
+bool may_mix_devices(const std::string& name) {
+  return name.starts_with("aten::index") || name.starts_with("aten::_index_put") ||
+      name.starts_with("aten::_unsafe_index") || name.starts_with("aten::_copy_from");
+}
+
+void check_devices(const c10::OperatorHandle& op, const Seen& seen) {
+  const auto& name = op.schema().name();
+  TORCH_CHECK(
+      !seen.device || !seen.other || *seen.device == *seen.other || may_mix_devices(name),
+      "Expected all tensors to be on the same device, but ",
+      operator_name(op),
+      " got tensors on ",
+      *seen.other,
+      " and ",
+      *seen.device,
+      "; move them with .to()");
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_not_forked();
   initialise();
@@ -67,6 +89,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = 0; i < arguments; ++i) {
     seen.add(torch::jit::peek(*stack, i, arguments));
   }
+  check_devices(op, seen);
   const c10::OptionalDeviceGuard guard(seen.device); // each device has its own generator
   bool takes_generator = false;
   for (size_t i = 0; i < arguments; ++i) {

@@ -2,6 +2,7 @@
 #include "events.h"
 #include "memory.h"
 #include "state.h"
+#include "timeline.h"
 
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -36,7 +37,7 @@ double elapsed_time(const Event* first, const Event* second) {
       is_reached(*first->mark) && is_reached(*second->mark),
       "Spyre: both events must be completed before their elapsed time can be read; synchronize "
       "the later one first");
-  return (second->mark->time_us - first->mark->time_us) / 1000;
+  return (time_of(*second->mark->moment) - time_of(*first->mark->moment)) / 1000;
 }
 
 namespace {

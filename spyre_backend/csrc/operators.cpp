@@ -18,6 +18,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
@@ -314,6 +315,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", &spyre::set_whole_storage);
   m.impl("set_", &spyre::set_nothing);
   m.impl("set_.source_Tensor", &spyre::set_tensor);
+  m.impl("is_set_to", &at::native::is_set_to);
   m.impl("_copy_from", &spyre::copy_from);
   m.impl("_copy_from_and_resize", &spyre::copy_from_and_resize);
   m.impl("_local_scalar_dense", &spyre::local_scalar_dense);

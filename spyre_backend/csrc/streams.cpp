@@ -110,8 +110,8 @@ c10::Stream new_stream(DeviceIndex device, int priority) {
   static std::array<std::atomic<StreamId>, kMaxDevices> low{};
   static std::array<std::atomic<StreamId>, kMaxDevices> high{};
   TORCH_CHECK_VALUE(
-      priority <= 0,
-      "Spyre: a stream's priority is 0 (low) or negative (high), as torch.cuda has it; got ",
+      priority == 0 || priority == -1,
+      "Spyre: a stream's priority is 0 (low) or -1 (high); got ",
       priority);
   const bool is_high = priority < 0;
   auto& next = (is_high ? high : low).at(static_cast<size_t>(device));
@@ -154,7 +154,8 @@ void enqueue(c10::Stream stream, std::unique_ptr<Task> task, const Cost& cost) {
 }
 
 void charge(c10::Stream stream, const Cost& cost) {
-  host_reached(schedule(stream, cost));
+  schedule(stream, cost);
+  host_reached(ready_time(stream));
 }
 
 bool is_idle(c10::Stream stream) {
@@ -199,7 +200,7 @@ void synchronise_mark(const Mark& mark) {
   if (!is_reached(mark)) {
     wait_until(shared.mutex, shared.reached, [&] { return mark.done; });
   }
-  host_reached(mark.time_us);
+  host_reached(time_of(*mark.moment));
   raise_if_failed(mark.device);
 }
 
@@ -219,7 +220,7 @@ MarkPtr record_mark(c10::Stream stream) {
   check_not_forked();
   check_stream(stream);
   auto mark = std::make_shared<Mark>();
-  mark->time_us = ready_time(stream);
+  mark->moment = mark_moment(stream);
   mark->device = stream.device_index();
   mark->stream = stream.id();
   if (is_idle(stream)) {
@@ -233,7 +234,7 @@ MarkPtr record_mark(c10::Stream stream) {
 void wait_for_mark(c10::Stream stream, MarkPtr mark) {
   check_not_forked();
   check_stream(stream);
-  delay_until(stream, mark->time_us);
+  delay_until(stream, mark->moment);
   if (!is_reached(*mark)) {
     queue(stream).push(std::make_unique<AwaitMark>(std::move(mark)));
   }

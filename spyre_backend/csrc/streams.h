@@ -44,12 +44,15 @@ class Task {
   uint32_t site = 0; // the launching line, see failures.h
 };
 
+struct Moment; // see timeline.h
+using MomentPtr = std::shared_ptr<Moment>;
+
 // A point in a stream.
 struct Mark {
   std::mutex mutex;
   std::condition_variable reached;
   bool done = false;
-  double time_us = 0; // simulated
+  MomentPtr moment; // in simulated time
   c10::DeviceIndex device = 0;
   c10::StreamId stream = 0;
 };

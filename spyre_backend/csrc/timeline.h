@@ -1,8 +1,12 @@
 // Simulated time: when each operation would run on the card.
 //
-// Times are given when work is queued, in the order of the calls, so they are
-// the same in every run. An operation begins when its stream, the engine that it
-// occupies and the host are ready.
+// An operation begins when its stream, the engine that it occupies and the host
+// are ready. An idle engine takes what is queued first; one that was busy takes
+// the highest priority among what is ready, in the order of the calls, and never
+// interrupts what it has begun. What priorities do on the card is not published
+// (D8.6): this is how the worker threads share the cores, too. Places are found
+// when somebody asks for a time, so that what was queued later can go ahead, and
+// depend on the calls alone: times are the same in every run.
 #pragma once
 
 #include "streams.h"
@@ -22,10 +26,20 @@ struct Span {
   double end_us = 0;
 };
 
-// Places an operation; returns its end.
-double schedule(c10::Stream stream, const Cost& cost);
+// A moment in simulated time, known once everything before it has its place.
+struct Moment {
+  double us = 0;
+  bool known = false;
+};
+
+// Queues an operation.
+void schedule(c10::Stream stream, const Cost& cost);
+// The moment at which everything queued on the stream so far has ended.
+MomentPtr mark_moment(c10::Stream stream);
 // The stream waits for this moment.
-void delay_until(c10::Stream stream, double time_us);
+void delay_until(c10::Stream stream, MomentPtr moment);
+// These give everything its place that may begin before the time they return.
+double time_of(const Moment& moment);
 double ready_time(c10::Stream stream);
 double device_time(c10::DeviceIndex device); // when all streams are ready
 // The host has seen this moment: nothing queued later begins before it.

@@ -143,6 +143,7 @@ def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
 def _functional(op: torch._ops.OpOverload) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         tensors = _tensors(args, kwargs)
+        _check_devices(op, tensors)
         if not _for_device(tensors):
             return _on_host(op, args, kwargs)
         return run(op, args, kwargs)
@@ -177,6 +178,7 @@ def _in_place(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
     def kernel(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         tensors = _tensors((target, *args), kwargs)
+        _check_devices(op, tensors)
         call = run if _for_device(tensors) else _on_host
         return target.copy_(call(functional, (target, *args), kwargs))
 
@@ -250,10 +252,18 @@ def _functional_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     return found
 
 
+def _check_devices(op: torch._ops.OpOverload, tensors: list[Tensor]) -> None:
+    """Raise RuntimeError, as other devices do, when operands lie on different ones; host scalars may."""
+    devices = sorted({str(t.device) for t in tensors if t.device.type == "spyre" or t.dim() > 0})
+    if len(devices) > 1:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but {op} got tensors on {' and '.join(devices)}; "
+            "move them with .to()"
+        )
+
+
 def _for_device(tensors: list[Tensor]) -> bool:
-    """Whether the device computes this call: every tensor is there (host scalars excepted), and some are floating."""
-    if any(t.device.type != "spyre" and t.dim() > 0 for t in tensors):
-        return False
+    """Whether the device computes this call: some tensors are floating and none is empty."""
     return any(t.dtype.is_floating_point for t in tensors) and all(t.numel() > 0 for t in tensors)
 
 

@@ -2,7 +2,9 @@
 
 Work of a stream runs in order on a worker thread of its own; what several streams have ready goes to the cores by
 priority. Ids and priorities follow the card (D3.3): 0 is the default stream, 1-32 have low and 33-64 high priority, and
-the host-compute pool begins at 65 (``TORCH_SPYRE_NUM_HOST_COMPUTE_STREAMS``, default 4). Times are simulated.
+the host-compute pool begins at 65 (``TORCH_SPYRE_NUM_HOST_COMPUTE_STREAMS``, default 4). Times are simulated, by the
+same rule: cores that were busy take the highest priority among what is ready and interrupt nothing. What priorities do
+on the card is not published (D8.6), so this rule is ours.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ class Stream(torch.Stream):
 
     Args:
         device: The device, the current one by default.
-        priority: 0 for low, negative for high.
+        priority: 0 for low, -1 for high (D3.3). Others are refused, where torch.cuda takes the nearest.
 
     Raises:
-        ValueError: The priority is positive.
+        ValueError: The priority is neither.
     """
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Stream:
@@ -58,7 +60,8 @@ class _EventType(type):
 class Event(metaclass=_EventType):
     """A mark in a stream; calling this makes a `torch.Event` of the device.
 
-    Recording an event again moves it; a stream that already waits for it still waits for the earlier mark.
+    As with torch.cuda, an event may be recorded again, also while its first record is in flight: it moves, `query`,
+    `synchronize` and `elapsed_time` mean the new mark, and a stream that already waits still waits for the earlier one.
 
     Args:
         enable_timing: Whether `elapsed_time` can be asked: milliseconds of simulated time.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,10 +44,40 @@ def test_foreign_arguments(foreign: object) -> None:
         LoadedProgram(doubling()).launch(foreign, halves())  # type: ignore[arg-type]
 
 
-def test_streams_that_are_none() -> None:
+@pytest.mark.parametrize("priority", [1, -2, -7])
+def test_priorities_that_are_none(priority: int) -> None:
+    with pytest.raises(ValueError, match=rf"priority is 0 \(low\) or -1 \(high\); got {priority}"):
+        torch.spyre.Stream(priority=priority)
     with pytest.raises(ValueError, match="priority is 0"):
-        torch.spyre.Stream(priority=1)
-    assert torch.spyre.Stream(priority=-7).priority == -1
+        torch.Stream(device="spyre", priority=priority)
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda x, host: x + host,
+        lambda x, host: host + x,
+        lambda x, host: x @ host,
+        lambda x, host: host.add_(x),
+        lambda x, host: torch.cat([x, host]),
+        lambda x, host: torch.add(x, x, out=host),
+        lambda x, host: torch.lerp(x, host, 0.5),
+        lambda x, host: x.masked_fill(host > 0, 1.0),
+    ],
+)
+def test_operands_on_two_devices(mixed: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    x, host = torch.ones(64, 64, dtype=torch.float16, device="spyre"), torch.ones(64, 64, dtype=torch.float16)
+    with pytest.raises(RuntimeError, match=r"same device.*(cpu|spyre:0) and (cpu|spyre:0)"):
+        mixed(x, host)
+
+
+def test_host_scalars_and_host_indices_are_operands() -> None:
+    x = torch.arange(128, dtype=torch.int32).view(2, 64).to("spyre")
+    assert (x.half() + torch.tensor(1.0)).device == x.device
+    assert torch.equal(x[torch.tensor([1, 0])].cpu(), x.cpu().flip(0))
+
+
+def test_streams_that_are_none() -> None:
     raw = torch.spyre.current_stream()
     unknown = torch.spyre.Stream(stream_id=99, device_index=0, device_type=raw.device_type)
     with pytest.raises(ValueError, match="there is no stream 99"):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from tests.device.reference import run_python
 
 SCRIPT = """
+import sys
 import torch
 from spyre_backend import _C
 from tests.device.gates import Gate, work
@@ -78,12 +82,16 @@ work("failing", lambda: 1 / 0).launch()
 torch.spyre.synchronize(1)
 print(error(lambda: torch.spyre.synchronize(0)))
 print("usable", torch.ones(2, device="spyre:1").cpu().tolist())
+torch.save(torch.ones(2, device="spyre:3"), sys.argv[1])
 """
 
 
 @pytest.mark.slow
-def test_four_devices() -> None:
-    result = run_python(SCRIPT, SPYRE_DEVICES="4", PYTHONWARNINGS="ignore")
+def test_four_devices(tmp_path: Path) -> None:
+    path = tmp_path / "saved.pt"
+    result = run_python(
+        f"import sys; sys.argv.append({str(path)!r})\n{SCRIPT}", SPYRE_DEVICES="4", PYTHONWARNINGS="ignore"
+    )
     lines = result.stdout.splitlines()
     assert len(lines) == 7, result.stderr
     assert "invalid device spyre:4; this process has devices spyre:0 to spyre:3" in lines[0]
@@ -94,6 +102,10 @@ def test_four_devices() -> None:
     assert "record_stream got a stream of spyre:0 for a tensor on spyre:2" in lines[4]
     assert lines[5].startswith("ZeroDivisionError")
     assert lines[6] == "usable [1.0, 1.0]"
+    with pytest.raises((RuntimeError, ValueError), match=r"spyre:3|device_count\(\) is 1"):
+        torch.load(path)
+    assert torch.load(path, map_location={"spyre:3": "spyre:0"}).device == torch.device("spyre:0")
+    assert torch.load(path, map_location=lambda storage, location: storage).device == torch.device("cpu")
 
 
 @pytest.mark.parametrize("value", ["0", "many", "100"])

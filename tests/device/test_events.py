@@ -101,6 +101,83 @@ def test_recording_again_moves_the_event_and_not_who_waits_already() -> None:
     assert event.query()
 
 
+def test_an_event_recorded_twice_means_its_second_record() -> None:
+    begin, event = timed(), timed()
+    torch.spyre.synchronize()
+    begin.record()
+    with Gate():
+        for _ in range(2):
+            work("work", lambda: None, microseconds=1000).launch()
+            event.record()
+        assert not event.query()
+    event.synchronize()
+    assert event.query()
+    gate = launch_cost()
+    assert begin.elapsed_time(event) == pytest.approx(2 * (1 + launch_cost()) + gate, rel=1e-9)
+
+
+def ends(*queued: tuple[torch.Stream, torch.Event]) -> list[float]:
+    """Queue a millisecond of work on each stream in turn; when each ends, in milliseconds without the launches."""
+    begin = torch.spyre.current_stream().record_event(timed())
+    for stream, event in queued:
+        with stream:
+            work("work", lambda: None, microseconds=1000).launch()
+            event.record(stream)
+    torch.spyre.synchronize()
+    unit = 1 + launch_cost()
+    return [begin.elapsed_time(event) / unit for _, event in queued]
+
+
+def test_high_priority_goes_ahead_of_what_waits_in_simulated_time() -> None:
+    torch.spyre.synchronize()
+    low, high = torch.spyre.Stream(), torch.spyre.Stream(priority=-1)
+    assert ends((low, timed()), (low, timed()), (high, timed())) == pytest.approx([1, 3, 2])
+
+
+def test_equal_priorities_go_in_the_order_of_the_calls() -> None:
+    torch.spyre.synchronize()
+    first, second = torch.spyre.Stream(), torch.spyre.Stream()
+    assert ends((first, timed()), (second, timed()), (first, timed())) == pytest.approx([1, 2, 3])
+
+
+def test_high_priority_is_not_ahead_of_what_had_begun_when_it_came() -> None:
+    torch.spyre.synchronize()
+    low, high = torch.spyre.Stream(), torch.spyre.Stream(priority=-1)
+    begin = low.record_event(timed())
+    with low:
+        work("work", lambda: None, microseconds=1000).launch()
+        seen = low.record_event()
+        work("work", lambda: None, microseconds=1000).launch()
+        behind = low.record_event(timed())
+    seen.synchronize()  # the host is at the moment at which the second one begins
+    with high:
+        work("work", lambda: None, microseconds=1000).launch()
+        late = high.record_event(timed())
+    torch.spyre.synchronize()
+    unit = 1 + launch_cost()
+    assert begin.elapsed_time(behind) == pytest.approx(2 * unit)
+    assert begin.elapsed_time(late) == pytest.approx(3 * unit)
+
+
+def test_a_wait_holds_high_priority_back_in_simulated_time() -> None:
+    torch.spyre.synchronize()
+    low, high = torch.spyre.Stream(), torch.spyre.Stream(priority=-1)
+    begin = low.record_event(timed())
+    with low:
+        work("work", lambda: None, microseconds=1000).launch()
+        work("work", lambda: None, microseconds=1000).launch()
+        high.wait_stream(low)
+        work("work", lambda: None, microseconds=1000).launch()
+        low_end = low.record_event(timed())
+    with high:
+        work("work", lambda: None, microseconds=1000).launch()
+        high_end = high.record_event(timed())
+    torch.spyre.synchronize()
+    unit = 1 + launch_cost()
+    assert begin.elapsed_time(high_end) == pytest.approx(3 * unit)
+    assert begin.elapsed_time(low_end) == pytest.approx(4 * unit)
+
+
 def test_streams_record_events() -> None:
     event = torch.spyre.Stream().record_event()
     assert event.device == torch.device("spyre:0")

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from spyre_backend.errors import SpyreRuntimeError
+from spyre_backend.runtime.launch import LoadedProgram
 from tests.device.gates import Gate, work
 from tests.device.reference import run_python
+from tests.runtime.test_launch import doubling
 
 
 def fail() -> None:
@@ -96,6 +98,66 @@ def test_an_interrupt_ends_the_wait_and_not_the_work() -> None:
     gate.open()
     torch.spyre.synchronize()
     assert torch.ones(2, device="spyre").cpu().tolist() == [1, 1]
+
+
+def test_an_interrupt_during_a_blocking_launch_ends_the_wait_and_not_the_work() -> None:
+    gate = Gate()
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    torch.spyre.set_launch_blocking(True)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            gate.launch()
+    finally:
+        torch.spyre.set_launch_blocking(False)
+        signal.signal(signal.SIGALRM, old)
+    assert not torch.spyre.current_stream().query()
+    gate.open()
+    torch.spyre.synchronize()
+    assert torch.ones(2, device="spyre").cpu().tolist() == [1, 1]
+
+
+def test_interrupts_at_any_point_of_launches_leave_the_device_usable() -> None:
+    run = LoadedProgram(doubling((64,)))
+    x = torch.full((64,), 3.0, dtype=torch.float16, device="spyre")
+    armed = False
+
+    def interrupt(signum: int, frame: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    def launch_until_interrupted() -> None:
+        nonlocal armed
+        out = torch.empty_like(x)
+        try:
+            armed = True
+            while True:
+                run.launch(x, out)
+                out = torch.empty_like(x)
+        except KeyboardInterrupt:
+            pass
+
+    torch.spyre.synchronize()
+    before = torch.spyre.memory_stats()
+    old = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    try:
+        for _ in range(25):
+            launch_until_interrupted()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    torch.spyre.synchronize()
+    out = torch.empty_like(x)
+    run.launch(x, out)
+    assert out.cpu().unique().tolist() == [6.0]
+    del out
+    torch.spyre.synchronize()
+    after = torch.spyre.memory_stats()
+    assert after["active_bytes.all.current"] == before["active_bytes.all.current"]
+    assert run.num_blobs == 1
 
 
 EXIT = """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -62,6 +65,24 @@ def test_importing_the_backend_first_works_and_so_does_autoload_switched_off() -
     script = "import spyre_backend, torch; print(torch.ones(2, device='spyre').tolist())"
     assert run_python(script).stdout.strip() == "[1.0, 1.0]"
     assert run_python(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout.strip() == "[1.0, 1.0]"
+
+
+def test_a_build_does_not_load_the_native_part_that_it_replaces(tmp_path: Path) -> None:
+    checkout = Path(__file__).parents[2]
+    (tmp_path / "setup.py").write_text((checkout / "setup.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "spyre_backend").mkdir()
+    (tmp_path / "spyre_backend/__init__.py").write_text("raise ImportError('an old native part')", encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "setup.py", "--name"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "an old native part" not in result.stderr
 
 
 def test_the_real_backend_wins(tmp_path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,27 +24,37 @@ def _walk(seed: int, parallel: bool) -> list[float]:
     if not parallel:
         streams = [torch.spyre.default_stream()] * 4
     tensors = [torch.full((64,), float(i + seed), dtype=torch.float16, device="spyre") for i in range(4)]
+    host, sink = (torch.ones(64, dtype=torch.float16).pin_memory() for _ in range(2))
+    everything = [*tensors, sink]
     torch.spyre.synchronize()
-    last = [torch.spyre.default_stream().record_event() for _ in tensors]
-    host = torch.ones(64, dtype=torch.float16).pin_memory()
+    last = [torch.spyre.default_stream().record_event() for _ in everything]
     for _ in range(60):
         source, target = dice.sample(range(4), 2)
+        kind = dice.randrange(6)
+        if kind == 4:
+            target = 4
         stream = dice.choice(streams)
         stream.wait_event(last[source])
         stream.wait_event(last[target])
         with torch.spyre.stream(stream):
-            kind = dice.randrange(4)
             if kind == 0:
                 tensors[target].copy_(tensors[source])
             elif kind == 1:
                 tensors[target].copy_(host, non_blocking=True)
             elif kind == 2:
                 double.launch(tensors[source], tensors[target])
-            else:
+            elif kind == 3:
                 tensors[target].fill_(dice.randrange(8))
-        last[source] = last[target] = stream.record_event()
+            elif kind == 4:
+                sink.copy_(tensors[source], non_blocking=True)
+            else:
+                tensors[target].copy_(tensors[source] - tensors[target])
+        # An event that others wait for already may be recorded again.
+        event = dice.choice((torch.spyre.Event(), last[source], last[target]))
+        event.record(stream)
+        last[source] = last[target] = event
     torch.spyre.synchronize()
-    return [float(value) for tensor in tensors for value in tensor.cpu()]
+    return [float(value) for tensor in everything for value in tensor.cpu()]
 
 
 def test_random_streams_agree_with_a_sequence() -> None:
@@ -62,20 +74,44 @@ def test_random_streams_agree_with_a_sequence() -> None:
     assert not wrong
 
 
-@pytest.mark.slow
-def test_ten_thousand_launches_leave_nothing_behind() -> None:
-    double = LoadedProgram(doubling((64,)))
-    x = torch.ones(64, dtype=torch.float16, device="spyre")
-    double.launch(x, torch.empty_like(x))
-    torch.spyre.synchronize()
+def _footprint() -> dict[str, int]:
+    """What the process takes of the host: threads, open files, resident KiB."""
     gc.collect()
-    before = torch.spyre.memory_stats()
-    for i in range(10_000):
-        double.launch(x, torch.empty_like(x))
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return {
+        "threads": int(fields["Threads"]),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "resident": int(fields["VmRSS"].split()[0]),
+    }
+
+
+def _launches(count: int, double: LoadedProgram, x: torch.Tensor, streams: list[torch.Stream]) -> None:
+    """Launches on streams in turn, each into new memory, tied together by events that nobody keeps."""
+    event = torch.spyre.Event()
+    for i in range(count):
+        stream = streams[i % len(streams)]
+        stream.wait_event(event)
+        with torch.spyre.stream(stream):
+            double.launch(x, torch.empty_like(x))
+            event.record(stream)
         if i % 500 == 0:
             torch.spyre.synchronize()
     torch.spyre.synchronize()
-    after = torch.spyre.memory_stats()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_ten_thousand_launches_leave_nothing_behind() -> None:
+    double = LoadedProgram(doubling((64,)))
+    x = torch.ones(64, dtype=torch.float16, device="spyre")
+    streams: list[torch.Stream] = [torch.spyre.Stream(priority=p) for p in (0, -1, 0)]
+    _launches(1000, double, x, streams)
+    memory, host, blobs = torch.spyre.memory_stats(), _footprint(), double.num_blobs
+    _launches(10_000, double, x, streams)
+    after, host_after = torch.spyre.memory_stats(), _footprint()
     for name in ("allocation", "active", "active_bytes", "inactive_split", "reserved_bytes"):
-        assert after[f"{name}.all.current"] == before[f"{name}.all.current"], name
-    assert double.num_blobs == 1
+        assert after[f"{name}.all.current"] == memory[f"{name}.all.current"], name
+    assert (host_after["threads"], host_after["files"]) == (host["threads"], host["files"])
+    assert host_after["resident"] - host["resident"] < 8 << 10, "a kilobyte for each launch"
+    assert double.num_blobs == blobs <= len(streams)
