@@ -57,7 +57,7 @@ def lower_index_copy(x: TensorBox, dim: int, index: TensorBox, source: TensorBox
         dtype=x.get_dtype(),
         inner_fn=source.make_loader(),
         ranges=list(source.get_size()),
-        output_indexer=output_indexer,  # type: ignore[arg-type]  # coordinates, as Inductor's own index_put gives them
+        output_indexer=output_indexer,
         scatter_mode=None,
     )
     buffer = ir.ComputedBuffer(name=None, layout=ir.MutationLayoutSHOULDREMOVE(target), data=scatter)

@@ -106,3 +106,9 @@ def test_rounding_in_place_respects_strides(arrange: object) -> None:
     view = arrange(base.clone())  # type: ignore[operator]
     expected = numerics.dl16_round_reference(view)
     assert torch.equal(numerics.dl16_round_(view), expected)
+
+
+def test_a_sum_over_a_vocabulary_stops_growing() -> None:
+    """D6.5: 2374 partial sums of 64 ones, added one after another: at 65,536 another 64 is half a unit, and is lost."""
+    vocabulary = 151_936
+    assert numerics.block_accumulate(torch.full((vocabulary // 64, 1), 64.0)).item() == 65_536.0
