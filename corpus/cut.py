@@ -113,8 +113,9 @@ def layer_path(model: nn.Module) -> str | None:
     stack = layer_stack(model)
     if not stack:
         return None
-    paths = [path for path, module in model.named_modules() if len(stack) == len(list(module.children()))]
-    return next(path for path in paths if next(model.get_submodule(path).children()) is stack[0])
+    lists = ((path, list(module.children())) for path, module in model.named_modules())
+    found: str = next(path for path, children in lists if children == list(stack))
+    return found
 
 
 def one_of_each_kind(

@@ -105,7 +105,7 @@ def build_streamed(
     carrier, kinds = shallow
     model = construct(model_class, carrier)
     draw_weights(model, signature, seed)
-    drawn = tuple(_drawn(layer) for layer in model.get_submodule(path))  # type: ignore[union-attr]
+    drawn = tuple(_drawn(layer) for layer in model.get_submodule(path))
     layers = RandomLayers(path, signature, seed, kinds, drawn)
     attach(model, LayerStream(path, kinds, layers))
     if factors is None:
