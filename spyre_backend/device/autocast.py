@@ -37,7 +37,7 @@ def _lowered(op: torch._ops.OpOverload, device: str) -> Callable[..., Any]:
         def cast(tensor: Tensor) -> Tensor:
             return tensor.to(dtype) if tensor.is_floating_point() and tensor.device.type == device else tensor
 
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEY))):
             args, kwargs = pytree.tree_map_only(Tensor, cast, (args, kwargs))
             return op(*args, **kwargs)
 

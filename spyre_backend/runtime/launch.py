@@ -114,7 +114,7 @@ class LoadedProgram:
         """The arguments; inputs that are views whose binding is declined become copies."""
         bound = list(args)
         for index, (spec, arg) in enumerate(zip(self._specs, args, strict=False)):
-            offset = arg.storage_offset() if spec.kind == "input" and isinstance(arg, Tensor) else 0
+            offset = int(arg.storage_offset()) if spec.kind == "input" and isinstance(arg, Tensor) else 0
             if offset and not self._binds(spec.name, offset):
                 bound[index] = torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device)
                 bound[index].copy_(arg)

