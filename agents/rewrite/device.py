@@ -75,7 +75,7 @@ def _compiled(module: fx.GraphModule) -> Any:
 def _with_compiled_children(module: fx.GraphModule) -> fx.GraphModule:
     for child in module.children():
         if type(child) is not torch.nn.Embedding:
-            child.forward = torch.compile(child.forward, backend="inductor", dynamic=False)  # type: ignore[method-assign]
+            child.forward = torch.compile(child.forward, backend="inductor", dynamic=False)
     return module
 
 

@@ -121,8 +121,14 @@ def _forward(candidate: Candidate) -> tuple[str, bool]:
     return f"    def forward({declared}) -> {returns}:\n{doc}\n{body}", writer.functional
 
 
+def _stars(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return "*"
+    return "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+
+
 def _parameter(parameter: inspect.Parameter, tensor: bool) -> str:
-    star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    star = _stars(parameter)
     kind = "Tensor" if tensor and parameter.default is parameter.empty and not star else "Any"
     default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
     return f"{star}{parameter.name}: {kind}{default}"
@@ -163,7 +169,7 @@ def _ways_out(candidate: Candidate, parameters: dict[str, inspect.Parameter]) ->
         return []
     passed = []
     for name, parameter in parameters.items():
-        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind)
+        star = _stars(parameter)
         plain = parameter.kind is parameter.POSITIONAL_ONLY or parameter.default is parameter.empty
         passed.append(f"{star}{name}" if star else name if plain else f"{name}={name}")
     return [f"if {' or '.join(conditions)}:", f"    return super().forward({', '.join(passed)})"]

@@ -166,7 +166,7 @@ class _Recorder(TorchFunctionMode):
     depth: int = 0
 
     def __post_init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names = {id(t): n for n, t in [*self.module.named_parameters(), *self.module.named_buffers()]}
         for path, inner in self.module.named_modules():
             for key, value in vars(inner).items():

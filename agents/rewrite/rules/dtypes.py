@@ -22,7 +22,7 @@ def stay_narrow(candidate: Candidate, node: fx.Node) -> str | None:
     graph = candidate.graph
     for each in list(graph.nodes):
         if _widens(each):
-            replace_with(graph, each, each.args[0])  # type: ignore[arg-type]
+            replace_with(graph, each, each.args[0])
         elif argument(each, 99, "dtype") is torch.float32 and is_float(each) and kind(each) != "to":
             each.kwargs = {key: item for key, item in each.kwargs.items() if key != "dtype"}
     return "casts to float32 left out: the device multiplies 16-bit operands"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import Argument
 
 from hf_adapters.agents.rewrite import tables
 from hf_adapters.agents.rewrite.candidate import Candidate
@@ -78,7 +79,7 @@ def _of_identity(start: fx.Node, node: fx.Node, inside: list[fx.Node]) -> fx.Gra
     graph = fx.Graph()
     places: dict[fx.Node, fx.Node] = {}
     like = graph.placeholder("like")
-    kwargs = {"dtype": graph.call_function(getattr, (like, "dtype"))}
+    kwargs: dict[str, Argument] = {"dtype": graph.call_function(getattr, (like, "dtype"))}
     places[start] = graph.call_function(torch.eye, (shape(start)[-1],), kwargs)
     for each in inside:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import Argument
 
 from hf_adapters._placement import FP16_MAX
 from hf_adapters.agents.rewrite import tables
@@ -18,7 +19,7 @@ _LIMIT = 32752.0
 _VIEWS = frozenset({"getitem", "narrow", "select", "unsqueeze", "squeeze"})
 
 
-def _choice(node: fx.Node) -> tuple[fx.Node, object, object] | None:
+def _choice(node: fx.Node) -> tuple[fx.Node, Argument, Argument] | None:
     """(condition, value where true, value where false)."""
     if kind(node) == "where" and len(node.args) == 3:
         condition, yes, no = node.args
