@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from hf_adapters.report.rows import ModelRow
     from hf_adapters.validation.types import Validation
 
 ACCEPTED = ("native", "adapted")
@@ -22,6 +21,40 @@ SMALL = 30_000_000
 """Parameter elements of a structure as it is built here: two layers of a base model and a small vocabulary."""
 
 Say = Callable[[str], None]
+
+
+class Row(Protocol):
+    """What is read of a ranking's row with its current verdict: `hf_adapters.report.rows.ModelRow`."""
+
+    @property
+    def rank(self) -> int:
+        """Position in the ranking, from 1."""
+        ...
+
+    @property
+    def counted(self) -> bool:
+        """Whether an accepted verdict counts as coverage."""
+        ...
+
+    @property
+    def structure(self) -> str | None:
+        """Structural signature."""
+        ...
+
+    @property
+    def profile_id(self) -> str | None:
+        """Profile that was judged for the model."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """`model_type` of the config."""
+        ...
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that were applied."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +98,9 @@ class Control:
         return self.verdict not in (*ACCEPTED, "unusable")
 
 
-def candidates(rows: Iterable[ModelRow]) -> dict[str, list[Candidate]]:
+def candidates(rows: Iterable[Row]) -> dict[str, list[Candidate]]:
     """Accepted structures by the adapters that were applied to them, those with most models first."""
-    groups: dict[str, list[ModelRow]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
         if row.counted and row.profile_id is not None and row.structure is not None:
             groups.setdefault(row.structure, []).append(row)
