@@ -62,7 +62,7 @@ def test_ten_thousand_models(address: str) -> None:
             run, source=ranking.source, release=RELEASE, release_fingerprint="rf", fingerprint="f1"
         )
         current = store.current(release=RELEASE)
-    assert len(pending) == 187
+    assert len(pending) == 189
     assert len(current) == 10_000
     assert all(item.verdict and item.reason for item in current)
     assert sum(item.accepted and not item.stand_in for item in current) == 9_248
