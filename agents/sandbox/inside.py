@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
+import inspect
 import json
 import os
 import resource
@@ -322,12 +323,18 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Names whose code is another one, is gone, or is new on a class of torch."""
     changed = [name for name, code in after.items() if name in before and before[name] is not code]
     added = [name for name in after if name not in before and name.split(".")[0] in _CLASSES]
-    # transformers gives Module a method when the first model is built, which may be one of the draft's examples.
-    added = [name for name in added if not getattr(after[name], "co_filename", "").endswith(_BUILDS_MODELS)]
+    added = [name for name in added if not (name == "Module.smart_apply" and _is_of_transformers(after[name]))]
     return [*changed, *added, *sorted(set(before) - set(after))]
 
 
-_BUILDS_MODELS = "/site-packages/transformers/modeling_utils.py"
+def _is_of_transformers(code: Any) -> bool:
+    """Whether this is the method that transformers gives Module when the first model is built, which may be one of the
+    draft's examples; the code object itself, for a file name can be forged."""
+    from transformers import PreTrainedModel
+
+    return any(constant is code for constant in inspect.unwrap(PreTrainedModel.initialize_weights).__code__.co_consts)
+
+
 _CLASSES = ("Tensor", "Module", "Linear", "LayerNorm", "Embedding")
 
 

@@ -88,9 +88,9 @@ def run(model: Any, calls: Sequence[Mapping[str, Any]], after: Callable[[int, in
     layers = list(model.get_submodule(stream.path))
     forwards = [layer.forward for layer in layers]
     with ExitStack() as stack:
-        stack.enter_context(_forward(layers[0], enter))
+        stack.enter_context(replaced_forward(layers[0], enter))
         for layer in layers[1:]:
-            stack.enter_context(_forward(layer, lambda *_, **__: finals[current]))
+            stack.enter_context(replaced_forward(layer, lambda *_, **__: finals[current]))
         outputs[0] = model(**calls[0])
     _first_of_each_kind(model, stream)
     return outputs
@@ -156,7 +156,7 @@ def _fill(model: nn.Module, stream: LayerStream, kind: int, index: int) -> None:
 
 
 @contextmanager
-def _forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Give one instance another forward; a compiled one has a forward of its own already."""
     before = module.__dict__.get("forward")
     module.__dict__["forward"] = forward

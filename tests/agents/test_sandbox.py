@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_adapters.agents.sandbox.errors import NoSandbox
 from hf_adapters.agents.sandbox.run import Answer, Job, Sandbox, SandboxLimits
@@ -117,3 +118,16 @@ def test_an_unsafe_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.data["adapter"]["name"] == "gelu_cube"
     assert answer.data["changed_code"] == []
     assert answer.data["proof"][0]["complete"]
+
+
+def test_only_the_method_of_transformers_itself_may_be_added() -> None:
+    from transformers import BertConfig, BertModel, modeling_utils
+
+    from hf_adapters.agents.sandbox import inside
+
+    BertModel(BertConfig(num_hidden_layers=1, hidden_size=64, num_attention_heads=1, intermediate_size=64))
+    real = torch.nn.Module.smart_apply.__code__
+    forged = (lambda self: None).__code__.replace(co_filename=modeling_utils.__file__, co_name="smart_apply")
+    assert inside._changes({}, {"Module.smart_apply": real}) == []
+    assert inside._changes({}, {"Module.smart_apply": forged}) == ["Module.smart_apply"]
+    assert inside._changes({}, {"Module.__getattribute__": real}) == ["Module.__getattribute__"]

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hf_adapters.validation.streaming import replaced_forward
 from tests.validation.surgery import (
     attentions,
     feed_forward_linears,
     replaced_attribute,
     replaced_child,
-    replaced_forward,
     with_pre_hook,
 )
 

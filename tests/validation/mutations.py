@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.validation.recording import Recording, repeated_layers
+from hf_adapters.validation.streaming import replaced_forward
 from tests.validation.surgery import (
     activations,
     attentions,
@@ -27,7 +28,6 @@ from tests.validation.surgery import (
     position_tables,
     replaced_attribute,
     replaced_child,
-    replaced_forward,
     rotaries,
     with_hook,
     with_pre_hook,

@@ -108,19 +108,6 @@ def replaced_attribute(module: nn.Module, name: str, value: Any) -> Iterator[Non
 
 
 @contextmanager
-def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Give one instance another forward."""
-    old = module.__dict__.get("forward")
-    module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        module.__dict__.pop("forward")
-        if old is not None:
-            module.__dict__["forward"] = old
-
-
-@contextmanager
 def with_hook(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
     """Change what a module returns."""
     handle = module.register_forward_hook(hook)
