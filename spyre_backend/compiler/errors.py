@@ -37,9 +37,13 @@ class CompileSettingError(SettingError, _PassedOn):
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raise a refusal itself where Inductor wraps it: from graphs that its cache cannot hold, and from loading."""
+    """Raise a refusal itself where PyTorch would wrap it: from graphs that Inductor's cache cannot hold, from loading
+    a program, and from loading one that Inductor's cache held (which Inductor lets pass as it is, and Dynamo wraps).
+    """
     try:
         yield
+    except SpyreUnsupported as error:
+        raise _passed_on(error) from None
     except InductorError as error:
         inner = error.inner_exception
         if isinstance(inner, SpyreUnsupported):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
 import torch
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.utils import fresh_cache
 
 from spyre_backend import capabilities
 from spyre_backend.capabilities import Capabilities
@@ -76,12 +79,21 @@ def test_a_program_is_refused_before_it_is_launched(monkeypatch: pytest.MonkeyPa
     assert caught.value.rule == "external-tensors"
 
 
-def test_compiled_code_with_too_many_tensors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["compiled", "from-the-cache"])
+def test_compiled_code_with_too_many_tensors_is_refused(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
     def total(a, b, c, d, e, f):  # type: ignore[no-untyped-def]
         return a * b + c * d + e * f
 
     tensors = [torch.full((64,), float(i), dtype=torch.float16, device="spyre") for i in range(6)]
-    with monkeypatch.context() as patch:
+    # What Inductor's cache holds is loaded on another path than what it compiles.
+    torch._dynamo.reset()
+    with fresh_cache(), monkeypatch.context() as patch:
+        if kept:
+            torch.compile(total, dynamic=False)(*tensors)
+            torch._dynamo.reset()
+            PyCodeCache.cache_clear()  # as another process finds it
+        patch.setattr(launch, "_by_text", OrderedDict())
+        patch.setattr(launch, "_by_digest", OrderedDict())
         patch.setattr(launch.capabilities, "load_as", lambda name, fingerprint: release(external_tensors_max=6))
         with pytest.raises(SpyreUnsupported) as caught:
             torch.compile(total, dynamic=False)(*tensors)

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from hf_adapters.diagnose import diagnose
 from hf_adapters.validate import validate
+from hf_adapters.validation.streaming import replaced_forward
 from hf_adapters.validation.types import Validation
 from tests.validation import structures
 from tests.validation.mutations import NUMERIC
-from tests.validation.surgery import feed_forward_linears, replaced_forward
+from tests.validation.surgery import feed_forward_linears
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

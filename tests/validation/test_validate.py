@@ -20,10 +20,11 @@ from hf_adapters.validation.recording import Pooling, Recording
 from hf_adapters.validation.reference import ReferenceProcessError, ReferenceServer
 from hf_adapters.validation.runners import Execution, Simulated, weights_digest
 from hf_adapters.validation.source import ModelSource
+from hf_adapters.validation.streaming import replaced_forward
 from hf_adapters.validation.types import Thresholds, Validation
 from spyre_backend.errors import SpyreUnsupported
 from tests.validation import structures
-from tests.validation.surgery import replaced_child, replaced_forward, with_hook
+from tests.validation.surgery import replaced_child, with_hook
 
 
 class Failing:
