@@ -52,6 +52,7 @@ class Candidate:
         tables: by attribute name.
         steps: the equalities applied, in words.
         equivalence: the weakest of the steps.
+        relies: dotted attributes of the module whose value the form depends on, beside those that the trace found.
         eager: the module's own operations run one by one, and only its children are compiled.
     """
 
@@ -60,6 +61,7 @@ class Candidate:
     tables: dict[str, Table] = field(default_factory=dict)
     steps: tuple[str, ...] = ()
     equivalence: Equivalence = "exact"
+    relies: tuple[str, ...] = ()
     eager: bool = False
 
     @property
@@ -112,8 +114,9 @@ class Candidate:
     def evaluate(self, call: int, key: str | None = None) -> Any:
         """The result in float64 for one call; values are kept under `key` of the nodes' meta."""
         arguments = [as_double(a) for a in self.traced.arguments(call)]
+        root = self.root(torch.float64)
         with torch.no_grad(), in_float64():
-            return _Keeping(self.root(torch.float64), self.graph, key).run(*arguments)
+            return _Keeping(root, self.graph, key).run(*arguments)
 
     def equals(self, other: Candidate) -> bool:
         """Whether both give the same in float64, on both calls and on the calls with other activations."""
@@ -128,8 +131,9 @@ class Candidate:
         first = next((i for i, a in enumerate(arguments) if a.is_floating_point()), None)
         if first is not None:
             arguments[first] = arguments[first] * scale
+        root = self.root(torch.float64)
         with torch.no_grad(), in_float64():
-            return list(tensors(fx.Interpreter(self.root(torch.float64)).run(*arguments)))
+            return list(tensors(fx.Interpreter(root).run(*arguments)))
 
 
 class _Keeping(fx.Interpreter):

@@ -251,6 +251,9 @@ def _guards(candidate: Candidate, class_name: str, model: nn.Module) -> list[str
         own = getattr(module, name)
         if name != "training" and all(getattr(m, name, None) == own for m in same) and not isinstance(own, Tensor):
             checks.append(f'getattr(module, "{name}", None) == {_literal(own)}')
+    for name in candidate.relies:
+        owner, _, attribute = name.rpartition(".")
+        checks.append(f"module.{name} == {_literal(getattr(module.get_submodule(owner), attribute))}")
     return checks
 
 

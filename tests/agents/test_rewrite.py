@@ -13,7 +13,16 @@ from torch.nn import functional as F
 
 from hf_adapters.agents.rewrite.candidate import Candidate
 from hf_adapters.agents.rewrite.emit import emit
-from hf_adapters.agents.rewrite.rules import RULES, convolutions, dtypes, functions, linear_maps, powers, sticks
+from hf_adapters.agents.rewrite.rules import (
+    RULES,
+    convolutions,
+    dtypes,
+    functions,
+    linear_maps,
+    lookups,
+    powers,
+    sticks,
+)
 from hf_adapters.agents.rewrite.search import Found, Search
 from hf_adapters.agents.rewrite.trace import Traced, Untraceable, trace
 from hf_adapters.agents.screening.policy import screen
@@ -83,6 +92,18 @@ class Taps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Scaled(nn.Module):
+    """Scales by a tensor of rank 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 128))
+        self.register_buffer("factor", torch.tensor(11.25))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight * self.factor.to(self.weight.dtype)
 
 
 class Pointwise(nn.Module):
@@ -159,6 +180,7 @@ def test_what_a_graph_cannot_stand_for_is_refused(function: Callable[[Tensor], T
         (Taps(1), convolutions.RULES, "conv", "matmul"),
         (Taps(128), convolutions.RULES, "conv", "pad"),
         (Norm(), dtypes.RULES, "float", "rsqrt"),
+        (Scaled(), lookups.RULES, "to", "mul"),
     ],
 )
 def test_a_rule_keeps_the_function(module: nn.Module, rules: Any, gone: str, there: str) -> None:
@@ -167,6 +189,19 @@ def test_a_rule_keeps_the_function(module: nn.Module, rules: Any, gone: str, the
     assert gone not in kinds(changed.graph)
     assert there in kinds(changed.graph)
     assert str(changed.graph) != str(stock.graph)
+
+
+@pytest.mark.parametrize("rows_held", [1, 2])
+def test_only_a_table_of_one_row_is_no_lookup(rows_held: int) -> None:
+    ids = (torch.zeros(2, 64, dtype=torch.long), torch.zeros(3, 96, dtype=torch.long))
+    stock = Candidate.stock(trace(nn.Embedding(rows_held, 128).eval(), (Call(ids[:1], {}), Call(ids[1:], {}))))
+    node = next(n for n in stock.graph.nodes if n.op == "call_function" and n.target is F.embedding)
+    copied, places = stock.copied()
+    step = lookups.only_row(copied, places[node])
+    assert (step is None) == (rows_held > 1)
+    if step is not None:
+        assert copied.equals(stock)
+        assert copied.relies == ("num_embeddings", "embedding_dim")
 
 
 def test_two_functions_that_agree_near_zero_only_are_told_apart() -> None:

@@ -12,6 +12,7 @@ from hf_adapters.agents.rewrite.rules import (
     dtypes,
     functions,
     linear_maps,
+    lookups,
     masks,
     placement,
     powers,
@@ -25,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     *sticks.RULES,
     *convolutions.RULES,
     *masks.RULES,
+    *lookups.RULES,
     *placement.RULES,
     *dtypes.RULES,
 )
@@ -36,6 +38,8 @@ IMPROVEMENTS: tuple[Rule, ...] = (*functions.RULES[:1], *sticks.IMPROVEMENTS)
 _CLAIMS: dict[Rule, Equivalence] = {
     sticks.padded_pieces: "padded",
     placement.integers_outside: "exact",
+    lookups.only_row: "exact",
+    lookups.scalar_as_row: "exact",
 }
 
 
