@@ -54,6 +54,13 @@ class Blamed:
     runs: int
     among: int = 0
 
+    @property
+    def most_runs(self) -> int:
+        """Runs that finding it can take: one with everything, one for each kind down to its own, a binary search."""
+        if self.decision is None:
+            return 1 + len(KINDS)
+        return 2 + KINDS.index(self.decision.kind) + (self.among - 1).bit_length()
+
 
 def blame(wrong: Callable[[], bool]) -> Blamed:
     """Find the decision that makes a program wrong.
