@@ -59,7 +59,7 @@ def scalar_as_row(candidate: Candidate, node: fx.Node) -> str | None:
         return None
     for index, item in enumerate(node.args):
         path = _scalar(item)
-        other = node.args[1 - index]
+        other: Any = node.args[1 - index]
         if path is None or not is_float(other) or not shape(other) or value(other).dtype != value(node).dtype:
             continue
         source = tables.anchor(candidate)
