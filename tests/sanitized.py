@@ -11,12 +11,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401  # its libraries come before the native part
 
 from spyre_backend import _C
 
 SUITES = ("tests/device", "tests/runtime")
-FAULT = "import ctypes; libc = ctypes.CDLL(None); libc.free(1)"
-"""Frees what was never allocated."""
+FAULT = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+block = libc.malloc(64)
+libc.free(block)
+libc.free(block)
+"""
+"""Frees a block twice."""
 
 
 def main(arguments: list[str]) -> int:

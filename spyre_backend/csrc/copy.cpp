@@ -89,13 +89,14 @@ void host_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_block
   });
 }
 
-void device_to_host(const at::Tensor& src, const at::Tensor& dst, bool non_blocking) {
+void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
+  const auto src = given.sizes().equals(dst.sizes()) ? given : given.expand_as(dst);
   const auto stream = stream_of(src);
   const auto dtype = src.scalar_type();
-  const auto cost = host_copy_cost(Engine::kToHost, bytes_on_device(src));
-  dispatch_copy(Engine::kToHost, static_cast<int64_t>(dst.nbytes()), bytes_on_device(src));
+  const auto cost = host_copy_cost(Engine::kToHost, bytes_on_device(given));
+  dispatch_copy(Engine::kToHost, static_cast<int64_t>(dst.nbytes()), bytes_on_device(given));
   if (non_blocking && is_pinned(dst)) {
-    const auto source = host_alias(src.expand_as(dst));
+    const auto source = host_alias(src);
     const auto values = dst.detach();
     enqueue_copy(stream, cost, {block_of(src)}, nullptr, [source, dtype, values] {
       read_values(source, dtype, values);
@@ -105,7 +106,7 @@ void device_to_host(const at::Tensor& src, const at::Tensor& dst, bool non_block
   wait_for_current_streams(stream.device_index());
   charge(stream, cost);
   AccessGuard guard;
-  read_values(host_alias(src.expand_as(dst)), dtype, dst);
+  read_values(host_alias(src), dtype, dst);
 }
 
 // Views that begin inside a stick cannot be copied on the device (D2.7, #3798).

@@ -262,6 +262,10 @@ struct SpyreAllocator final : c10::DeviceAllocator {
     }
     // What was freed while operations used it is free when these have ended.
     drain_device(device);
+    {
+      std::lock_guard<std::mutex> lock(memory.mutex);
+      retire_free_regions(device, memory);
+    }
     Block* block = take_block(device, nbytes, sticks);
     if (block == nullptr) {
       {

@@ -139,6 +139,7 @@ void empty_cache() {
   for (int device = 0; device < device_count(); ++device) {
     auto& memory = pool(static_cast<c10::DeviceIndex>(device));
     std::lock_guard<std::mutex> lock(memory.mutex);
+    retire_free_regions(static_cast<c10::DeviceIndex>(device), memory);
     for (const auto& [size, region, offset] : memory.free_blocks) {
       return_pages(region_table().regions[region], offset, size);
     }

@@ -99,6 +99,20 @@ Region* append_region(c10::DeviceIndex device, size_t size, int64_t first_id) {
   return &region;
 }
 
+// A retired region of this size; null if there is none.
+Region* revive_region(c10::DeviceIndex device, size_t size) {
+  auto& table = region_table();
+  const size_t count = table.count.load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    Region& region = table.regions[i];
+    if (region.owner == device && region.size == size && region.retired) {
+      region.retired = false;
+      return &region;
+    }
+  }
+  return nullptr;
+}
+
 size_t index_of(const Region& region) {
   return static_cast<size_t>(&region - region_table().regions.data());
 }
@@ -175,15 +189,36 @@ bool add_region(c10::DeviceIndex device, Pool& memory, size_t request) {
     if (size < least) {
       continue;
     }
-    Region* region = append_region(device, size, memory.next_region_id);
-    if (region != nullptr) {
+    Region* region = revive_region(device, size);
+    if (region == nullptr && (region = append_region(device, size, memory.next_region_id))) {
       memory.next_region_id += static_cast<int64_t>(round_up(size, kChunkBytes) / kChunkBytes);
+    }
+    if (region != nullptr) {
       memory.mapped += static_cast<int64_t>(size);
       insert_free(memory, index_of(*region), 0, size);
       return true;
     }
   }
   return false;
+}
+
+void retire_free_regions(c10::DeviceIndex device, Pool& memory) {
+  auto& table = region_table();
+  const size_t count = table.count.load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    Region& region = table.regions[i];
+    if (region.owner != device || region.blocks.size() != 1 || !region.blocks.begin()->second->free) {
+      continue;
+    }
+    memory.free_blocks.erase({region.size, i, 0});
+    region.blocks.clear();
+    region.retired = true; // its addresses stay reserved
+    return_pages(region, 0, region.size);
+    memory.mapped -= static_cast<int64_t>(region.size);
+    memory.stats.segment[0].decrease(1);
+    memory.stats.reserved_bytes[0].decrease(region.size);
+    memory.stats.num_device_free += 1;
+  }
 }
 
 Region* map_private_region(c10::DeviceIndex device, size_t size) {

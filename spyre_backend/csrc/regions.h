@@ -26,6 +26,7 @@ struct Region {
   c10::DeviceIndex owner = 0;
   int64_t first_id = 0; // of its chunks, counted on the device
   std::map<size_t, std::unique_ptr<Block>> blocks; // by offset; neighbours coalesce on free
+  bool retired = false; // out of its pool; guarded by the pool's mutex
 };
 
 // All regions of all devices. Regions are only ever added, so readers need no lock.
@@ -59,6 +60,9 @@ const Region* find_region(const void* device_ptr);
 // Adds a region of at least `request` bytes as one free block; the pool's
 // mutex is held. False when the card or the host has no more room.
 bool add_region(c10::DeviceIndex device, Pool& memory, size_t request);
+// Takes regions that hold nothing out of the pool, whose mutex is held: their
+// pages go back to the host and their room to the card.
+void retire_free_regions(c10::DeviceIndex device, Pool& memory);
 // Maps a region that is no part of any pool; null when the host has no room.
 Region* map_private_region(c10::DeviceIndex device, size_t size);
 void insert_free(Pool& memory, size_t index, size_t offset, size_t size);

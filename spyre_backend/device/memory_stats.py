@@ -81,7 +81,7 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Gives the pages of free blocks back to the host."""
+    """Gives regions that hold nothing back to the card, and the pages of other free blocks to the host."""
     _C.empty_cache()
 
 

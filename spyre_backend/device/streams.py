@@ -65,10 +65,16 @@ class Event(metaclass=_EventType):
 
     Args:
         enable_timing: Whether `elapsed_time` can be asked: milliseconds of simulated time.
+        interprocess: Refused: device memory is not shared between processes, and no event is.
+
+    Raises:
+        ValueError: `interprocess` is asked for.
     """
 
     def __new__(cls, enable_timing: bool = False, device: DeviceLike = None, **options: Any) -> torch.Event:  # type: ignore[misc]
         """Make the event; `options` are those of `torch.Event`."""
+        if options.get("interprocess"):
+            raise ValueError("Spyre: events cannot be shared between processes; synchronize before the other is told")
         return torch.Event(device=torch.device("spyre", device_index(device)), enable_timing=enable_timing, **options)
 
 
@@ -96,12 +102,17 @@ def host_compute_streams(device: DeviceLike = None) -> list[Stream]:
     ]
 
 
-def set_stream(stream: torch.Stream) -> None:
-    """Makes `stream` this thread's current stream of its device, and its device the current one.
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes `stream` this thread's current stream of its device, and its device the current one; None changes nothing.
 
     Raises:
+        TypeError: It is no stream.
         ValueError: It is no stream of a spyre device.
     """
+    if stream is None:
+        return
+    if not isinstance(stream, torch.Stream):
+        raise TypeError(f"expected a torch.spyre.Stream, got {type(stream).__name__}")
     if stream.device.type != "spyre":
         raise ValueError(f"expected a stream of a spyre device, got one of {stream.device}")
     torch.accelerator.set_stream(stream)
@@ -115,9 +126,9 @@ class stream:
         self._before: tuple[int, Stream] | None = None
 
     def __enter__(self) -> torch.Stream | None:
-        if self._stream is not None:
+        if isinstance(self._stream, torch.Stream):
             self._before = _C.current_device(), current_stream(self._stream.device_index)
-            set_stream(self._stream)
+        set_stream(self._stream)
         return self._stream
 
     def __exit__(

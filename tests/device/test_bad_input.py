@@ -83,11 +83,17 @@ def test_streams_that_are_none() -> None:
     with pytest.raises(ValueError, match="there is no stream 99"):
         torch.spyre.set_stream(unknown)
     with pytest.raises(ValueError, match="expected a stream of a spyre device"):
-        torch.spyre.set_stream(_HostStream())  # type: ignore[arg-type]
+        torch.spyre.set_stream(torch.Stream(device="cpu"))
+    with pytest.raises(TypeError, match=r"expected a torch\.spyre\.Stream, got int"):
+        torch.spyre.set_stream(3)  # type: ignore[arg-type]
+    before = torch.spyre.current_stream()
+    torch.spyre.set_stream(None)
+    assert torch.spyre.current_stream() == before
 
 
-class _HostStream:
-    device = torch.device("cpu")
+def test_events_of_several_processes_are_refused() -> None:
+    with pytest.raises(ValueError, match="events cannot be shared between processes"):
+        torch.spyre.Event(interprocess=True)
 
 
 def test_allocations_of_nothing_and_of_too_much() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 
@@ -134,6 +135,25 @@ def test_freed_blocks_are_used_again_and_coalesce() -> None:
             del keep
     torch.spyre.empty_cache()
     assert torch.spyre.memory_reserved() - reserved <= 12 << 30
+
+
+def test_regions_that_hold_nothing_are_given_back() -> None:
+    gc.collect()
+    torch.spyre.empty_cache()
+    before = torch.spyre.memory_stats()
+    for _ in range(3):
+        held = [torch.empty(13 << 30, dtype=torch.int8, device="spyre") for _ in range(4)]
+        assert torch.spyre.memory_reserved() >= 4 * 13 << 30
+        del held
+        # What is reserved in regions of 16 GiB would leave no room for it.
+        large = torch.empty(100 << 30, dtype=torch.int8, device="spyre")
+        large[-1:].fill_(5)
+        assert large[-1:].cpu().tolist() == [5]
+        del large
+    torch.spyre.empty_cache()
+    after = torch.spyre.memory_stats()
+    for name in ("reserved_bytes", "segment", "allocated_bytes", "inactive_split_bytes"):
+        assert after[f"{name}.all.current"] <= before[f"{name}.all.current"], name
 
 
 def test_overlapping_allocations_never_happen() -> None:
