@@ -114,7 +114,8 @@ def _bounds(module: nn.Module) -> bool:
     """An encoder block of self-attention and feed-forward that bounds its states in float16."""
     layers = getattr(module, "layer", None)
     two = isinstance(layers, nn.ModuleList) and len(layers) == 2 and not getattr(module, "is_decoder", True)
-    return two and {"isinf", "float16", "clamp"} <= _probe.code_names(type(module).forward)
+    handed_down = _parameters(module)[:3] == ("hidden_states", "attention_mask", "position_bias")
+    return two and handed_down and {"isinf", "float16", "clamp"} <= _probe.code_names(type(module).forward)
 
 
 def _bias_holders(module: nn.Module) -> list[str]:

@@ -10,7 +10,7 @@ from hf_adapters.adapters import _probe
 from hf_adapters.adapters._heads import projections
 from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
 from hf_adapters.adapters._rms import variant_of
-from hf_adapters.adapters._sticks import Spread, has_plan, is_whole, round_up
+from hf_adapters.adapters._sticks import STICK, Spread, has_plan, is_whole, round_up
 from hf_adapters.adapters.layer_norm import layer_norm_of
 
 
@@ -22,23 +22,35 @@ class WidthPlan:
         linears: path -> (plan of the output features, plan of the input features).
         norms: path -> width.
         tables: path -> width.
-        widths: every width that is padded.
+        padded: every width that is padded -> the width it gets.
     """
 
     linears: dict[str, tuple[Spread | None, Spread | None]] = field(default_factory=dict)
     norms: dict[str, int] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
-    widths: frozenset[int] = frozenset()
-
-    @property
-    def stream(self) -> tuple[int, ...]:
-        """Widths that leave the model: those of norms and tables; without any of these, all of them."""
-        return tuple(sorted({*self.norms.values(), *self.tables.values()} or self.widths))
+    padded: dict[int, int] = field(default_factory=dict)
 
 
-def whole(width: int) -> Spread:
-    """Plan that pads one block of ``width``."""
-    return (1, width, round_up(width))
+def padded_widths(model: nn.Module, crooked: set[int]) -> dict[int, int]:
+    """The whole number of sticks that each width gets.
+
+    The width alone tells, where features leave the model, whether they were padded; so no two widths get the same, and
+    none gets a width that the model has itself.
+    """
+    taken: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            taken |= {module.in_features, module.out_features}
+        else:
+            taken |= {p.shape[-1] for p in module._parameters.values() if p is not None and p.dim()}
+    chosen: dict[int, int] = {}
+    for width in sorted(crooked):
+        padded = round_up(width)
+        while padded in taken:
+            padded += STICK
+        chosen[width] = padded
+        taken.add(padded)
+    return chosen
 
 
 def plan_widths(model: nn.Module) -> WidthPlan | None:
@@ -49,18 +61,28 @@ def plan_widths(model: nn.Module) -> WidthPlan | None:
     """
     linears = {p: m for p, m in model.named_modules() if isinstance(m, nn.Linear)}
     crooked = {m.in_features for m in linears.values() if not is_whole(m.in_features) and not has_plan(m, 1)}
-    if not crooked or not _heads_settled(model, crooked):
+    if not crooked or not crooked <= _made(model) or not _heads_settled(model, crooked):
         return None
-    plan = WidthPlan(widths=frozenset(crooked))
+    plan = WidthPlan(padded=padded_widths(model, crooked))
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            rows, columns = _rows(model, path, module, crooked), _columns(module, crooked)
+            rows, columns = _rows(model, path, module, plan.padded), _columns(module, plan.padded)
             if rows or columns:
                 plan.linears[path] = (rows, columns)
         elif not _add_other(plan, path, module, crooked):
             return None
-    distinct = {round_up(width) for width in plan.stream}
-    return plan if len(distinct) == len(plan.stream) else None
+    return plan
+
+
+def _made(model: nn.Module) -> set[int]:
+    """Widths that a module of the model makes; what comes from outside, or is put together, stays as it is."""
+    made: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            made |= {module.out_features, module.out_features // 2}
+        elif isinstance(module, nn.Embedding):
+            made.add(module.embedding_dim)
+    return made
 
 
 def _heads_settled(model: nn.Module, crooked: set[int]) -> bool:
@@ -74,20 +96,22 @@ def _heads_settled(model: nn.Module, crooked: set[int]) -> bool:
     return True
 
 
-def _rows(model: nn.Module, path: str, linear: nn.Linear, crooked: set[int]) -> Spread | None:
+def _rows(model: nn.Module, path: str, linear: nn.Linear, padded: dict[int, int]) -> Spread | None:
     if has_plan(linear, 0):
         return None
-    if linear.out_features in crooked:
-        return whole(linear.out_features)
-    half, rest = divmod(linear.out_features, 2)
+    width = linear.out_features
+    if width in padded:
+        return (1, width, padded[width])
+    half, rest = divmod(width, 2)
     parent = model.get_submodule(path.rpartition(".")[0])
-    if not rest and half in crooked and "chunk" in _probe.code_names(type(parent).forward):
-        return (2, half, round_up(half))
+    if not rest and half in padded and "chunk" in _probe.code_names(type(parent).forward):
+        return (2, half, padded[half])
     return None
 
 
-def _columns(linear: nn.Linear, crooked: set[int]) -> Spread | None:
-    return None if has_plan(linear, 1) or linear.in_features not in crooked else whole(linear.in_features)
+def _columns(linear: nn.Linear, padded: dict[int, int]) -> Spread | None:
+    width = linear.in_features
+    return None if has_plan(linear, 1) or width not in padded else (1, width, padded[width])
 
 
 def _add_other(plan: WidthPlan, path: str, module: nn.Module, crooked: set[int]) -> bool:

@@ -75,6 +75,7 @@ def _rotating(module: nn.Module) -> dict[str, Any] | None:
         "interleaved": known[1],
         "width": width,
         "rotated": width if part is None else module.__dict__[part],
+        "told": part is not None,
         "part": part if part in _probe.code_names(forward) else None,
         "source": source,
         "tables_at": parameters.index(_rotary.POSITION_EMBEDDINGS) - 1,
@@ -110,6 +111,36 @@ def _paired(module: nn.Module) -> bool:
     return all(_probe.same(a, b) for a, b in zip(ours, stock, strict=True))
 
 
+def _settle_widths(model: nn.Module, found: list[Site], tables: list[str]) -> None:
+    """Heads that do not say how much of them is rotated (Phi-3) are rotated as far as the tables next to them reach.
+
+    Rotations next to tables of several widths are taken out: which of them a head gets is not known.
+    """
+    for site in [site for site in found if site.kind == "rotation" and not site.meta["told"]]:
+        widths = {width for path in _nearest(site.path, tables) for width in _table_widths(model.get_submodule(path))}
+        if len(widths) > 1:
+            found.remove(site)
+        elif widths and min(widths) < site.meta["width"]:
+            site.meta["rotated"] = min(widths)
+
+
+def _table_widths(tables: nn.Module) -> set[int]:
+    buffers = {name: b for name, b in tables._buffers.items() if b is not None and "inv_freq" in name}
+    return {2 * buffer.numel() for buffer in buffers.values()}
+
+
+def _nearest(path: str, others: list[str]) -> list[str]:
+    """Those that share the longest beginning with a path: of two towers, the tables of its own."""
+    shared = {other: _shared(path.split("."), other.split(".")) for other in others}
+    longest = max(shared.values(), default=0)
+    return [other for other, length in shared.items() if length == longest]
+
+
+def _shared(first: list[str], second: list[str]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
 def _sites(model: nn.Module) -> list[Site]:
     found, tables = [], []
     for path, module in model.named_modules():
@@ -128,6 +159,7 @@ def _sites(model: nn.Module) -> list[Site]:
             if meta:
                 before, after = f"{meta['name']} with slices", "x * cos + (x @ R) * sin"
                 found.append(Site(path=path, kind="rotation", before=before, after=after, meta=meta))
+    _settle_widths(model, found, tables)
     rotations = [site.meta for site in found if site.kind == "rotation"]
     wide = {m["width"] for m in rotations} if any(m["rotated"] < m["width"] for m in rotations) else set()
     single = any(m["kind"] == "one" for m in rotations)
@@ -191,6 +223,10 @@ def _model(family: str) -> nn.Module:
     elif family == "modernbert":
         extra = {"layer_types": ["full_attention", "sliding_attention"], "pad_token_id": 0}
         model = transformers.ModernBertModel(transformers.ModernBertConfig(**sizes, local_attention=6, **extra))
+    elif family == "phi3":
+        part = {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}
+        ends = {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        model = transformers.Phi3Model(transformers.Phi3Config(**sizes, **ends, rope_parameters=part))
     else:
         config = transformers.NomicBertConfig(**sizes, rope_parameters={"rope_type": "default", "rope_theta": 1000.0})
         model = transformers.NomicBertModel(config)
@@ -207,7 +243,7 @@ def _far() -> dict[str, Any]:
 
 
 def _examples() -> list[Example]:
-    families = ("llama", "modernbert", "nomic_bert")
+    families = ("llama", "modernbert", "nomic_bert", "phi3")
     cases = [Example(name, functools.partial(_model, name), _inputs) for name in families]
     return [*cases, Example("llama_far_positions", functools.partial(_model, "llama"), _far)]
 

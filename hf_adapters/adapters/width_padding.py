@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.adapters._rms import pad_any_norm
-from hf_adapters.adapters._sticks import STICK, has_plan, pad_linear, round_up, spread_table
-from hf_adapters.adapters._width import plan_widths, whole
+from hf_adapters.adapters._sticks import STICK, has_plan, pad_linear, spread_table
+from hf_adapters.adapters._width import plan_widths
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 
@@ -55,9 +55,9 @@ class CroppedOutputs(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; layers inside see and return padded states."""
         given = kwargs.get("inputs_embeds")
-        if isinstance(given, Tensor) and given.shape[-1] in self.true_widths.values():
-            missing = round_up(given.shape[-1]) - given.shape[-1]
-            kwargs["inputs_embeds"] = F.pad(given.cpu(), (0, missing)).to(given.device)
+        if isinstance(given, Tensor):
+            padded = next((p for p, true in self.true_widths.items() if true == given.shape[-1]), given.shape[-1])
+            kwargs["inputs_embeds"] = F.pad(given.cpu(), (0, padded - given.shape[-1])).to(given.device)
         return crop(super().forward(*args, **kwargs), self.true_widths)
 
 
@@ -99,10 +99,10 @@ def _width_sites(model: nn.Module) -> list[Site]:
         found.append(Site(path=path, kind="linear", before=before, after="zero-padded to whole sticks", meta=meta))
     for kind, modules in (("norm", plan.norms), ("table", plan.tables)):
         for path, width in modules.items():
-            meta = {"width": width}
-            after = f"rows of {round_up(width)}, {width} of them real"
+            meta = {"width": width, "padded": plan.padded[width]}
+            after = f"rows of {plan.padded[width]}, {width} of them real"
             found.append(Site(path=path, kind=kind, before=f"rows of {width}", after=after, meta=meta))
-    widths = {round_up(width): width for width in plan.stream}
+    widths = {padded: width for width, padded in plan.padded.items()}
     found.append(Site(path="", kind="outputs", before="padded features", after="cut", meta={"widths": widths}))
     return found
 
@@ -115,10 +115,12 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
         pad_linear(patcher, module, rows=(1, 1, STICK))
         patcher.swap_class(module, OneFeature)
     elif site.kind == "norm":
-        pad_any_norm(patcher, module, site.meta["width"], round_up(site.meta["width"]))
+        pad_any_norm(patcher, module, site.meta["width"], site.meta["padded"])
     elif site.kind == "table":
         patcher.swap_class(module, PaddedTable)
-        patcher.derive(module, "padded_table", ("weight",), spread_table, plan=whole(site.meta["width"]))
+        patcher.derive(
+            module, "padded_table", ("weight",), spread_table, plan=(1, site.meta["width"], site.meta["padded"])
+        )
     else:
         patcher.swap_class(module, CroppedOutputs, true_widths=dict(site.meta["widths"]))
 
@@ -155,6 +157,16 @@ def _block_inputs() -> dict[str, Tensor]:
     return {"input_ids": torch.arange(9).view(3, 3)}
 
 
+def _bottleneck() -> nn.Module:
+    """A width whose padded form is as wide as what leaves the model."""
+    torch.manual_seed(8)
+    return nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 64), nn.LayerNorm(64)).double().eval()
+
+
+def _states() -> dict[str, Tensor]:
+    return {"input": torch.randn(3, 64, generator=torch.Generator().manual_seed(9), dtype=torch.float64)}
+
+
 def _score() -> nn.Module:
     torch.manual_seed(8)
     return nn.Sequential(nn.Linear(128, 1)).double().eval()
@@ -168,6 +180,7 @@ def _examples() -> list[Example]:
     return [
         Example("one_feature", _score, _score_inputs),
         Example("feed_forward", functools.partial(_block, False), _block_inputs),
+        Example("bottleneck", _bottleneck, _states),
         Example("gated", functools.partial(_block, True), _block_inputs),
     ]
 

@@ -206,3 +206,24 @@ def test_pickles_hold_host_tensors_only() -> None:
     assert twin.embeddings.word_embeddings.weight.device.type == "spyre"
     assert untouched(hf_adapters.decompile(twin), hf.BertModel)
     assert torch.equal(twin.embeddings.word_embeddings.weight, bert().embeddings.word_embeddings.weight)
+
+
+@pytest.mark.parametrize("name", ["narrow table", "partial rotation", "classifier on a decoder"])
+def test_sizes_that_meet_by_chance(name: str) -> None:
+    small: dict[str, Any] = {**COMMON, "num_hidden_layers": 1, "num_attention_heads": 1, "pad_token_id": 0}
+    if name == "narrow table":  # 32 padded is as wide as the states
+        model: nn.Module = seeded(hf.ElectraModel(hf.ElectraConfig(**small, embedding_size=32)))
+    elif name == "partial rotation":  # the tables of half a head fill a stick
+        part = {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}
+        wide = {**small, "hidden_size": 128, "num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 2}
+        model = seeded(hf.Phi3Model(hf.Phi3Config(**wide, rope_parameters=part)))
+    else:  # one score for each row
+        model = seeded(hf.Qwen2ForSequenceClassification(hf.Qwen2Config(**small, num_key_value_heads=1, num_labels=1)))
+    inputs = batch()
+    with torch.no_grad():
+        stock = model(**inputs)[0]
+        found = hf_adapters.compile(model)(**inputs)[0]
+    assert found.shape == stock.shape
+    tokens = inputs["attention_mask"].bool()
+    stock, found = (t[tokens] if t.dim() == 3 else t.T for t in (stock, found))
+    assert cosine(found, stock) > 0.999
