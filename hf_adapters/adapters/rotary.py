@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -121,7 +122,7 @@ def _settle_widths(model: nn.Module, found: list[Site], tables: list[str]) -> No
         if len(widths) > 1:
             found.remove(site)
         elif widths and min(widths) < site.meta["width"]:
-            site.meta["rotated"] = min(widths)
+            found[found.index(site)] = replace(site, meta={**site.meta, "rotated": min(widths)})
 
 
 def _table_widths(tables: nn.Module) -> set[int]:
