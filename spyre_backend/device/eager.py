@@ -90,6 +90,9 @@ OTHERS = (
 LOOKUPS = ("embedding", "index_select")
 """Rows of a table by index: on the device where the release can, on the host otherwise (D5.4)."""
 
+TRANSFORMS = ("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fft2", "fft_fftn", "fft_rfftn", "fft_irfftn")
+"""Fourier transforms: complex numbers have no format on the device (D1.6)."""
+
 REFUSABLE = ("index.Tensor", "index_add", "index_put")
 """Operators that run on the host but for what the release refuses in eager mode (D6.9)."""
 REFUSABLE_IN_PLACE = ("index_add_", "index_put_")
@@ -117,10 +120,16 @@ def install() -> None:
     _implement(_library, "convolution_overrideable", convolution, "PrivateUse1")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
         _implement(_library, "scaled_dot_product_attention", _attention, key)
+        for name in TRANSFORMS:
+            _implement(_library, name, _refused_transform(name), key)
 
 
-def _implement(library: torch.library.Library, name: str, kernel: Callable[..., Any], key: str) -> None:
-    library.impl(name, kernel, key)  # type: ignore[no-untyped-call]
+def _implement(
+    library: torch.library.Library, name: str, kernel: Callable[..., Any], key: str, *, with_keyset: bool = False
+) -> None:
+    """Register a kernel that Dynamo leaves alone: between two graphs, it would trace the compiler at work in it."""
+    hidden = torch._disable_dynamo(kernel)
+    library.impl(name, hidden, key, with_keyset=with_keyset)  # type: ignore[no-untyped-call]
 
 
 def _attention(*args: Any, **kwargs: Any) -> Tensor:
@@ -128,6 +137,17 @@ def _attention(*args: Any, **kwargs: Any) -> Tensor:
     from spyre_backend.compiler.decompositions import scaled_dot_product_attention
 
     return scaled_dot_product_attention(*args, **kwargs)
+
+
+def _refused_transform(name: str) -> Callable[..., Tensor]:
+    def kernel(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        from spyre_backend.compiler.decompositions import refused
+
+        detail = "Spyre backend does not support dtype complex32, which a Fourier transform gives"
+        result: Tensor = refused(x, f"aten.{name}.default", "dtype-unsupported", detail)
+        return result
+
+    return kernel
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
@@ -159,7 +179,7 @@ def _install_lookups(library: torch.library.Library) -> None:
         for name in LOOKUPS:
             op = _overload(name)
             kernel = _lookup(op, torch.library.get_kernel(op, "PrivateUse1"))
-            library.impl(name, kernel, "PrivateUse1", with_keyset=True)  # type: ignore[no-untyped-call]
+            _implement(library, name, kernel, "PrivateUse1", with_keyset=True)
 
 
 def _lookup(op: torch._ops.OpOverload, on_host: Any) -> Callable[..., Any]:
