@@ -155,13 +155,17 @@ def _run_module(model: Any, state: CompiledState, args: tuple[Any, ...], kwargs:
     moved = [_to_target(value, state, f"argument {i}") for i, value in enumerate(args)]
     named = {name: _to_target(value, state, name) for name, value in kwargs.items()}
     floats = [v.dtype for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
+    placement, outputs, refused = state.placement, None, False
     try:
         outputs = _stock_forward(model, state)(*moved, **named)
     except SpyreUnsupported:
-        if state.placement is None or state.placement.dtype == state.dtype:
+        if placement is None or placement.dtype == state.dtype:
             raise
-        # float32 was a try: only some operations have it (D1.6), and this module uses others.
-        state.placement.change_dtype(model, state.dtype)
+        refused = True
+    if refused and placement is not None:
+        # float32 was a try: only some operations have it (D1.6), and this module uses others. What fails from here on
+        # is no consequence of the refusal, so it is not handled inside of it.
+        placement.change_dtype(model, state.dtype)
         return run(model, args, kwargs)
     return to_caller(outputs, dtype=floats[0] if floats else state.caller_dtype, device=device, extent=None)
 

@@ -31,10 +31,11 @@ from hf_adapters.validation.localise import Off, first_off, floor_limits, inside
 from hf_adapters.validation.recording import Recording
 from hf_adapters.validation.runners import Device, Runner, run_float64, run_floor, run_reference
 from hf_adapters.validation.types import Thresholds
-from hf_adapters.validation.unsupported import unsupported_in
+from hf_adapters.validation.unsupported import raised_by_device
 from hf_adapters.validation.verdicts import one_line
 from spyre_backend import capabilities
 from spyre_backend.compiler.bisection import blame
+from spyre_backend.errors import SpyreInternalError
 
 Kind = Literal["refused", "wrong", "fused", "inaccurate", "failed", "none"]
 
@@ -136,9 +137,18 @@ def _batches(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]] | None) ->
 
 
 def _of_error(error: Exception, chosen: capabilities.Capabilities) -> Diagnosis:
-    refused = unsupported_in(error)
+    refused = raised_by_device(error)
     if refused is None:
         return Diagnosis(kind="failed", message=one_line(error))
+    if isinstance(refused, SpyreInternalError):
+        return Diagnosis(
+            kind="failed",
+            message=one_line(refused),
+            module_path=refused.module_path,
+            op=refused.op,
+            source_line=refused.source_line,
+            hint=refused.hint,
+        )
     rule = chosen.rules.get(refused.rule)
     return Diagnosis(
         kind="refused",

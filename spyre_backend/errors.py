@@ -6,6 +6,7 @@ what was refused and by which rule, so that nobody has to read the message.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -86,6 +87,49 @@ class SpyreUnsupported(SpyreError):
         return _rebuild, (type(self), self.fields())
 
 
+class SpyreInternalError(SpyreError):
+    """A defect of this backend met while it compiled an operation: no statement about the device or the model.
+
+    Attributes:
+        op: The operator being compiled, as torch prints it.
+        place: Module, line and function of the backend that raised.
+        module_path: Path of the module in the model, when known.
+        source_line: The user's source line, when known.
+        detail: The exception that was raised there.
+    """
+
+    code = "E_INTERNAL"
+    hint = "report this with the model and the operator; it is a defect of the backend, not of the model"
+
+    def __init__(
+        self,
+        *,
+        op: str,
+        place: str,
+        module_path: str | None = None,
+        source_line: str | None = None,
+        detail: str = "",
+    ) -> None:
+        self.op = op
+        self.place = place
+        self.module_path = module_path
+        self.source_line = source_line
+        self.detail = detail
+        text = f"Spyre backend failed on {op} in {place}: {detail}"
+        if module_path:
+            text += f"\n  in module: {module_path}"
+        if source_line:
+            text += f"\n  at: {source_line}"
+        super().__init__(text)
+
+    def fields(self) -> dict[str, Any]:
+        """All fields as keyword arguments of the constructor."""
+        return {name: getattr(self, name) for name in ("op", "place", "module_path", "source_line", "detail")}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.fields())
+
+
 class UnsupportedDtype(SpyreUnsupported):
     """The device has no format for this dtype (D1.6)."""
 
@@ -113,5 +157,5 @@ class DowncastWarning(UserWarning):
     """A dtype is held in a narrower one on the device."""
 
 
-def _rebuild(cls: type[SpyreUnsupported], fields: dict[str, Any]) -> SpyreUnsupported:
+def _rebuild(cls: Callable[..., SpyreError], fields: dict[str, Any]) -> SpyreError:
     return cls(**fields)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from hf_adapters._regions import find_regions
-from spyre_backend.errors import SpyreUnsupported
+from spyre_backend.errors import SpyreInternalError, SpyreUnsupported
 
 ROOT = "<root>"
 
@@ -52,7 +52,7 @@ def regions(model: nn.Module) -> dict[str, nn.Module]:
     return dict(find_regions(model))
 
 
-def located(error: SpyreUnsupported, region: str | None) -> SpyreUnsupported:
+def located(error: SpyreUnsupported | SpyreInternalError, region: str | None) -> SpyreUnsupported | SpyreInternalError:
     """`error` with the module path from the model's root, where the region is known.
 
     The compiler writes `path (Class)` from the region it compiles, `<root>` for the region itself.
@@ -61,6 +61,7 @@ def located(error: SpyreUnsupported, region: str | None) -> SpyreUnsupported:
         return error
     inside, _, kind = (error.module_path or "").partition(" ")
     path = region if inside in ("", ROOT) else f"{region}.{inside}"
-    found = SpyreUnsupported(**{**error.fields(), "module_path": f"{path} {kind}".strip()})
+    plain = SpyreUnsupported if isinstance(error, SpyreUnsupported) else SpyreInternalError
+    found = plain(**{**error.fields(), "module_path": f"{path} {kind}".strip()})
     found.__cause__ = error
     return found

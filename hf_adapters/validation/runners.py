@@ -23,7 +23,7 @@ from hf_adapters.validation.floor import ON_DEVICE, device_format, load
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.places import located, regions, trail
 from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
-from hf_adapters.validation.unsupported import unsupported_in
+from hf_adapters.validation.unsupported import raised_by_device
 from hf_adapters.validation.work import device_work
 
 
@@ -193,10 +193,10 @@ def _located_refusals(model: nn.Module) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            refused = unsupported_in(error)
-            if refused is None:
+            raised = raised_by_device(error)
+            if raised is None:
                 raise
-            raise located(refused, followed.innermost) from error
+            raise located(raised, followed.innermost) from error
 
 
 def weights_digest(model: nn.Module) -> str:

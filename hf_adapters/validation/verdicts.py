@@ -9,32 +9,26 @@ from hf_adapters.validation import conduct
 from hf_adapters.validation.faults import fault_behind
 from hf_adapters.validation.runners import Execution
 from hf_adapters.validation.types import Judgement, Validation
-from hf_adapters.validation.unsupported import unsupported_in
-from spyre_backend.errors import SpyreUnsupported
+from hf_adapters.validation.unsupported import raised_by_device
+from spyre_backend.errors import SpyreInternalError, SpyreUnsupported
 
 
 def failed_run(base: Validation, error: Exception) -> Validation:
-    """`uncovered` when the device refused something, else `crashed`.
+    """`uncovered` when the device refused something, else `crashed`: with the operator and its place in the model when
+    the backend failed on one.
 
     Raises:
         Exception: the error itself, when a full or read-only disk is behind it.
     """
     if fault_behind(error) is not None:
         raise error
-    refused = unsupported_in(error)
-    if refused is None:
+    raised = raised_by_device(error)
+    if raised is None:
         return replace(base, verdict="crashed", reason=one_line(error))
-    return replace(
-        base,
-        verdict="uncovered",
-        reason=_refusal(refused),
-        rule=refused.rule,
-        op=refused.op,
-        module_path=refused.module_path,
-        source_line=refused.source_line,
-        hint=refused.hint,
-        ladder="traced",
-    )
+    base = replace(base, op=raised.op, module_path=raised.module_path, source_line=raised.source_line, hint=raised.hint)
+    if isinstance(raised, SpyreInternalError):
+        return replace(base, verdict="crashed", reason=one_line(raised))
+    return replace(base, verdict="uncovered", reason=_refusal(raised), rule=raised.rule, ladder="traced")
 
 
 def _refusal(error: SpyreUnsupported) -> str:

@@ -1,19 +1,22 @@
-"""The refusal that compilation raises: a :class:`SpyreUnsupported` that PyTorch passes on unwrapped."""
+"""What compilation raises, as PyTorch passes it on unwrapped: a SpyreUnsupported, or a SpyreInternalError."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._dynamo.exc import ShortenTraceback, TorchDynamoException
-from torch._inductor.exc import InductorError
+from torch._inductor.exc import InductorError, LoweringException
 
 from spyre_backend import capabilities
 from spyre_backend.compiler.settings import SettingError
-from spyre_backend.errors import SpyreError, SpyreUnsupported
+from spyre_backend.errors import SpyreError, SpyreInternalError, SpyreUnsupported
 from spyre_backend.program import Origin
+
+OURS = __name__.partition(".")[0]
 
 
 class _PassedOn(ShortenTraceback):
@@ -29,6 +32,10 @@ class CompileRefusal(SpyreUnsupported, _PassedOn):
     ``compile_fx`` and Dynamo wrap every exception but a ShortenTraceback; being one keeps the type, and so the typed
     fields, that the caller sees.
     """
+
+
+class CompilerFault(SpyreInternalError, _PassedOn):
+    """A defect of the compiler, raised inside ``torch.compile``."""
 
 
 class CompileSettingError(SettingError, _PassedOn):
@@ -48,30 +55,58 @@ def unwrapped() -> Iterator[None]:
         inner = error.inner_exception
         if isinstance(inner, SpyreUnsupported):
             raise _passed_on(inner) from None
-        if isinstance(inner, CompileSettingError):
+        if isinstance(inner, (CompileSettingError, CompilerFault)):
             raise inner from None
         raise
 
 
 @contextmanager
 def refusing(op: str, origin: Origin | None = None) -> Iterator[None]:
-    """Raise a refusal where PyTorch's compiler, or a stage of this one, trips over an operation (D6.1).
+    """Raise a refusal where PyTorch's compiler trips over an operation (D6.1), and a CompilerFault where ours does.
 
-    The detail says what the reason was; a refusal that PyTorch wrapped is raised itself.
+    A refusal that PyTorch wrapped is raised itself.  A full disk or memory is neither, and passes.
     """
     try:
         yield
-    except (SpyreError, TorchDynamoException):
+    except (SpyreError, TorchDynamoException, OSError, MemoryError):
         raise
     except Exception as error:
-        reason: BaseException | None = error
-        while reason is not None:
-            if isinstance(reason, SpyreError):
-                raise reason from None
-            reason = reason.__cause__ or reason.__context__
-        lines = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise refuse("lowering-failed", op=op, detail=text, origin=origin) from error
+        judged, reason = _judged(error, op, origin or Origin())
+        raise judged from reason
+
+
+def _judged(error: Exception, op: str, origin: Origin) -> tuple[SpyreError, BaseException | None]:
+    """What ``error`` is raised as, and from which cause: by whose code raised it, never by its text."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, SpyreError):
+            return current, None
+        package, place = _raised_in(current)
+        if package == OURS:
+            where = {"module_path": origin.module_path, "source_line": origin.source_line}
+            return CompilerFault(op=origin.aten or op, place=place, detail=_first_line(current), **where), error
+        # LoweringException replaces its cause, which is left as the context; any other context may be an error that
+        # somebody further out is handling.
+        current = current.__cause__ or (current.__context__ if isinstance(current, LoweringException) else None)
+    return refuse("lowering-failed", op=op, detail=_first_line(error), origin=origin), error
+
+
+def _raised_in(error: BaseException) -> tuple[str, str]:
+    """Whose code raised ``error``, this package's or PyTorch's, and where.
+
+    The innermost frame of either decides: a library in between (sympy, the standard library) answers to its caller.
+    """
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        module = str(frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if package in (OURS, "torch"):
+            return package, f"{module}:{line} ({frame.f_code.co_qualname})"
+    return "", ""
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _passed_on(error: SpyreUnsupported) -> CompileRefusal:

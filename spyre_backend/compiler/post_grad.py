@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from spyre_backend import capabilities, program, slices
 from spyre_backend.compiler import decisions, settings, stages
-from spyre_backend.compiler.errors import refuse
+from spyre_backend.compiler.errors import refuse, refusing
 from spyre_backend.compiler.lowering import _touches_device
 from spyre_backend.compiler.origins import origin_of
 from spyre_backend.compiler.predicates import PREDICATES, Fallback
@@ -51,7 +51,8 @@ class OperatorTable(CustomGraphModulePass):
         lines = []
         for node in gm.graph.nodes:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _touches_device(node):
-                check_operator(node)
+                with refusing(str(node.target), origin_of(node)):
+                    check_operator(node)
                 lines.append(f"{node.name}: {node.target} -> {'host' if node.meta.get('spyre_fallback') else 'device'}")
         stages.record("post-grad", name, lambda: "\n".join(lines))
 
