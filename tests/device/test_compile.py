@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.convert_frame import register_bytecode_hook
 
 from spyre_backend.errors import SpyreUnsupported
 
@@ -36,6 +37,35 @@ def test_graph_breaks_and_host_values() -> None:
         return y + float(y.cpu()[0])
 
     assert torch.compile(broken, dynamic=False)(halves(64)).cpu().unique().tolist() == [4.0]
+
+
+def test_what_eager_kernels_do_between_two_graphs_is_not_traced() -> None:
+    def not_compiled(x: torch.Tensor) -> torch.Tensor:
+        try:
+            x = x * 2
+            torch._dynamo.graph_break()
+            return torch.softmax(x, -1) * 64
+        finally:
+            pass
+
+    traced: list[str] = []
+    hook = register_bytecode_hook(lambda old, new: traced.append(old.co_filename))
+    try:
+        result = torch.compile(not_compiled, dynamic=False)(halves(1, 64))
+    finally:
+        hook.remove()
+    assert torch.allclose(result.cpu(), torch.ones(1, 64).half(), atol=2e-2)
+    assert [name for name in traced if "spyre_backend" in name] == []
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("transform", ["fft", "ifft", "rfft", "irfft", "fft2", "fftn", "rfftn", "irfftn"])
+def test_fourier_transforms_are_refused_by_dtype(transform: str, compiled: bool) -> None:
+    function = getattr(torch.fft, transform)
+    call = torch.compile(lambda x: function(x + 1).real, dynamic=False) if compiled else function
+    with pytest.raises(SpyreUnsupported) as caught:
+        call(halves(4, 64))
+    assert (caught.value.rule, caught.value.op) == ("dtype-unsupported", f"aten.fft_{transform}.default")
 
 
 def test_operands_of_two_devices_are_refused() -> None:
