@@ -114,14 +114,20 @@ def check_ids(model: nn.Module, arguments: dict[str, Any], table: PositionTable 
                 f"{name}: the input has {used} tokens, and {table.path} has room for {table.limit}; truncate "
                 f"the input, for instance tokenizer(..., truncation=True, max_length={table.limit})"
             )
-    get_input_embeddings = getattr(model, "get_input_embeddings", None)
-    words = get_input_embeddings() if get_input_embeddings is not None else None
-    _check_range(name, "input_ids", ids, words)
+    _check_range(name, "input_ids", ids, _word_table(model))
     if table is not None:
         _check_range(name, "position_ids", arguments.get("position_ids"), model.get_submodule(table.path))
     for path, module in model.named_modules():
         if path.rpartition(".")[2] == "token_type_embeddings":
             _check_range(name, "token_type_ids", arguments.get("token_type_ids"), module)
+
+
+def _word_table(model: Any) -> Any:
+    """The table that `input_ids` are looked up in; None when there is none, or transformers cannot tell which it is."""
+    try:
+        return model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):  # its own getter knows tables of the usual names only
+        return None
 
 
 def _counted(table: PositionTable, ids: Any, mask: Any) -> Tensor | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import hf_adapters
 from hf_adapters import errors
 from hf_adapters._execution import compiled_state
+from spyre_backend.errors import SpyreUnsupported
 
 from .small_models import COMMON, at_tokens, batch, bert, cosine, seeded
 
@@ -185,6 +186,17 @@ def test_masks_for_each_kind_of_layer() -> None:
     assert cosine(model(input_ids=ids, attention_mask=masks).last_hidden_state, want) > 0.999
     with pytest.raises(errors.InputError, match="full_attention"):
         model(input_ids=ids, attention_mask={**masks, "full_attention": torch.ones(2, 37)})
+
+
+def test_a_model_whose_table_of_words_nobody_knows_is_refused_by_the_device() -> None:
+    """CANINE looks characters up in several hashed tables, and transformers cannot name one of them."""
+    config = hf.CanineConfig(**COMMON, num_hidden_layers=1, num_attention_heads=1, num_hash_buckets=128)
+    model = seeded(hf.CanineModel(config))
+    with pytest.raises(NotImplementedError):
+        model.get_input_embeddings()
+    with pytest.raises(SpyreUnsupported) as caught:
+        hf_adapters.compile(model)(**batch())
+    assert caught.value.op.startswith("aten.remainder")
 
 
 def test_one_score_for_each_row_on_the_device() -> None:
