@@ -14,6 +14,7 @@ from torch._inductor.virtualized import ops
 
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.lowering_indexed import lower_index_copy, lower_index_select
+from spyre_backend.compiler.trace import static
 
 aten = torch.ops.aten
 
@@ -234,7 +235,7 @@ def lower_slice_scatter(
     x: TensorBox, src: TensorBox, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:
     """aten.slice_scatter with unit step: the rows before, the source, the rows after (D5.4)."""
-    extent = int(x.get_size()[dim])
+    extent = static(x.get_size()[dim])
     first = 0 if start is None else max(0, start + extent if start < 0 else min(start, extent))
     last = extent if end is None else min(extent, end + extent if end < 0 else end)
     pieces = [src]
@@ -247,7 +248,7 @@ def lower_slice_scatter(
 
 def lower_select_scatter(x: TensorBox, src: TensorBox, dim: int, index: int) -> Any:
     """aten.select_scatter: slice_scatter of one row."""
-    place = index % int(x.get_size()[dim])
+    place = index % static(x.get_size()[dim])
     return lower_slice_scatter(x, stock.unsqueeze(src, dim), dim, place, place + 1)
 
 
@@ -305,7 +306,7 @@ def lower_avg_pool2d(
     window = [int(n) for n in (kernel_size if len(kernel_size) == 2 else [kernel_size[0]] * 2)]
     step = [int(n) for n in (stride or window)]
     step = step if len(step) == 2 else step * 2
-    *outer, height, width = (int(n) for n in x.get_size())
+    *outer, height, width = (static(n) for n in x.get_size())
     load = x.make_loader()
 
     def inner_fn(index: Sequence[Any], rindex: Sequence[Any]) -> Any:

@@ -235,7 +235,7 @@ class Choices:
             return [self._written(op, buffer, self.pinned[buffer.name])]
         last = next((i for i in reversed(range(len(op.dims))) if op.dims[i] > 1 and op.output.strides[i]), None)
         if op.name == "layernormnorm":
-            return [last]
+            return [len(op.dims) - 1 if op.dims[-1] > 1 else None]
         found: list[int | None] = []
         for stick in [*(s for _, s in given), last]:
             if self._usable(op, stick) and stick not in found:

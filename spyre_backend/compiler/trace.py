@@ -154,7 +154,7 @@ class _Tracer(DefaultHandler):
                 origin=self.origin,
             )
         symbol = sympy.Symbol(f"indirect{len(self.indirect)}", integer=True, nonnegative=True)
-        self.indirect[symbol] = (x, int(size))
+        self.indirect[symbol] = (x, static(size))
         return symbol
 
     def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, reduction_type: str, value: Value) -> Value:
@@ -196,6 +196,18 @@ def _result_dtype(function: str, args: tuple[Any, ...]) -> torch.dtype:
     return result
 
 
+def static(extent: object) -> int:
+    """A size, stride or offset as the number that it has in this compilation.
+
+    Raises:
+        CompileRefusal: it has none yet: it depends on data.
+    """
+    known = V.graph.sizevars.simplify(sympy.sympify(extent))
+    if known.is_Integer:
+        return int(known)
+    raise refuse("dynamic-shape", op="dynamic shape", detail=f"size {extent} is not known when compiling")
+
+
 def root_access(name: str) -> tuple[str, int]:
     """The buffer that owns the storage which ``name`` reads or writes, and where in it ``name`` begins.
 
@@ -205,7 +217,7 @@ def root_access(name: str) -> tuple[str, int]:
     layout = getattr(buffer, "layout", None)
     if isinstance(layout, ir.NonOwningLayout):
         root, offset = root_access(layout.view.get_name())
-        return root, offset + int(layout.view.get_layout().offset)
+        return root, offset + static(layout.view.get_layout().offset)
     if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
         return root_access(layout.get_buffer().get_name())
     return name, 0
@@ -225,10 +237,12 @@ def read_body(buffer: ir.ComputedBuffer, origin: Origin) -> Body:
         )
     tracer = _Tracer(origin)
     loops = [
-        (sympy.Symbol(f"d{i}", integer=True, nonnegative=True), int(n)) for i, n in enumerate(data.get_pointwise_size())
+        (sympy.Symbol(f"d{i}", integer=True, nonnegative=True), static(n))
+        for i, n in enumerate(data.get_pointwise_size())
     ]
     inner = [
-        (sympy.Symbol(f"r{i}", integer=True, nonnegative=True), int(n)) for i, n in enumerate(data.get_reduction_size())
+        (sympy.Symbol(f"r{i}", integer=True, nonnegative=True), static(n))
+        for i, n in enumerate(data.get_reduction_size())
     ]
     store = buffer.get_store_function()
     with V.set_ops_handler(tracer):

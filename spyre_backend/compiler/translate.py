@@ -16,7 +16,7 @@ from spyre_backend.compiler.affine import Affine, NeedSplit, NotAffine, affine
 from spyre_backend.compiler.errors import refuse
 from spyre_backend.compiler.graph import Buffer, Graph, contiguous_strides
 from spyre_backend.compiler.origins import origin_of
-from spyre_backend.compiler.trace import Body, Call, Constant, Load, Value, read_body
+from spyre_backend.compiler.trace import Body, Call, Constant, Load, Value, read_body, static
 from spyre_backend.program import Const, Op, Operand, Origin
 
 CASTS = {
@@ -69,8 +69,33 @@ class Translator:
         assert isinstance(buffer, ir.ComputedBuffer)
         origin = node_origin(buffer)
         body = read_body(buffer, origin)
+        fills = self._stored_constants(body, origin) if body.reduction is not None else []
         copies = self._plain_matmul_sides(body, origin) if body.reduction == "batchmatmul" else []
-        return copies + self._translate_body(body, origin)
+        return fills + copies + self._translate_body(body, origin)
+
+    def _stored_constants(self, body: Body, origin: Origin) -> list[Op]:
+        """Fill a tensor with each constant that Inductor put in place of a tensor that is reduced or multiplied: these
+        operations read tensors only."""
+        fills: list[Op] = []
+
+        def stored(value: Value, loops: list[tuple[sympy.Symbol, int]]) -> Value:
+            if not isinstance(value, Constant):
+                return value
+            tensor = self.graph.fresh(dtype_name(value.dtype), [n for _, n in loops], stem="constant")
+            index = sum((s * step for (s, _), step in zip(loops, tensor.stride, strict=True)), sympy.Integer(0))
+            fills.extend(
+                self._translate_body(Body(value, tensor.name, index, value.dtype, list(loops), 0, None), origin)
+            )
+            return Load(tensor.name, index, value.dtype)
+
+        if body.reduction == "batchmatmul" and isinstance(body.value, Call):
+            rows, columns, width = body.loops[-3:]
+            a, b = body.value.args
+            sides = stored(a, [rows, width]), stored(b, [width, columns])
+            body.value = Call(body.value.name, sides, body.value.dtype)
+        else:
+            body.value = stored(body.value, body.loops)
+        return fills
 
     def _plain_matmul_sides(self, body: Body, origin: Origin) -> list[Op]:
         """Copy each side of a matmul whose index needs a split loop: its space has one dim each for M, N and K.
@@ -123,16 +148,10 @@ def _buffer_facts(name: str) -> tuple[tuple[int, ...], tuple[int, ...], torch.dt
     if buffer is None:
         buffer = graph.graph_inputs[name]
     layout = buffer.get_layout()
-    size = tuple(_static(n) for n in layout.size)
-    stride = tuple(_static(n) for n in layout.stride)
+    size = tuple(static(n) for n in layout.size)
+    stride = tuple(static(n) for n in layout.stride)
     external = name in graph.graph_inputs or not isinstance(buffer, (ir.ComputedBuffer, ir.ConcatKernel))
     return size, stride, layout.dtype, external
-
-
-def _static(extent: object) -> int:
-    if isinstance(extent, int) or (isinstance(extent, sympy.Expr) and extent.is_Integer):
-        return int(extent)
-    raise refuse("dynamic-shape", op="dynamic shape", detail=f"size {extent} is not known when compiling")
 
 
 def _split_loop(body: Body, need: NeedSplit) -> None:
