@@ -18,6 +18,7 @@ from spyre_backend.errors import SpyreUnsupported
 from tests.emulator import tracked
 from tests.emulator.graphs import Graph, graphs
 from tests.emulator.lockstep import lockstep
+from tests.emulator.setups import Setup, setups
 
 GRAPHS = int(os.environ.get("SPYRE_GRAPHS", "30"))
 LARGEST = 2.0**14
@@ -31,12 +32,22 @@ def to_host(bar: tracked.Tracked) -> tuple[torch.Tensor, torch.Tensor]:
     return bar.value, bar.error + lost * bar.value.abs() + flushed
 
 
-def check(graph: Graph) -> None:
+def check(graph: Graph, setup: Setup = Setup()) -> None:  # noqa: B008
     """Compile and compare; a refusal by a rule is as good as a right result."""
     torch._dynamo.reset()
-    function = graph.function()
-    inputs = [x.to("spyre") for x in graph.inputs]
-    compiled = torch.compile(function, backend="inductor", dynamic=False)
+    graph.inputs = setup.host(graph.inputs)
+    with torch.no_grad(), warnings.catch_warnings(), setup.in_force():
+        warnings.simplefilter("ignore")
+        _compare(graph, setup)
+
+
+def _compare(graph: Graph, setup: Setup) -> None:
+    try:
+        inputs = setup.device(graph.inputs)
+    except SpyreUnsupported as refusal:
+        event(f"input refused: {refusal.rule}")
+        return
+    compiled = torch.compile(graph.function(), backend="inductor", dynamic=False)
     try:
         fast = compiled(*inputs)
     except SpyreUnsupported as refusal:
@@ -55,18 +66,14 @@ def check(graph: Graph) -> None:
 
 
 @pytest.mark.slow
-@given(graphs())
+@given(graphs(), setups())
 @settings(max_examples=GRAPHS, deadline=None, suppress_health_check=list(HealthCheck))
-def test_eager_fast_and_exact_agree(graph: Graph) -> None:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check(graph)
+def test_eager_fast_and_exact_agree(graph: Graph, setup: Setup) -> None:
+    check(graph, setup)
 
 
 @pytest.mark.slow
-@given(st.sampled_from(("float16", "bfloat16")).flatmap(lambda dtype: graphs((dtype,))))
+@given(st.sampled_from(("float16", "bfloat16")).flatmap(lambda dtype: graphs((dtype,))), setups())
 @settings(max_examples=GRAPHS // 2, deadline=None, suppress_health_check=list(HealthCheck))
-def test_sixteen_bit_graphs_agree(graph: Graph) -> None:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check(graph)
+def test_sixteen_bit_graphs_agree(graph: Graph, setup: Setup) -> None:
+    check(graph, setup)
