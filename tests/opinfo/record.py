@@ -43,7 +43,7 @@ def main(names: list[str]) -> None:
                         samples[position] = Expected(rule, reasons.get((name, rule), title))
                     elif position not in samples or kind == "error":
                         print(*key, position, outcome.kind, outcome.detail, flush=True)
-    expected.write({key: samples for key, samples in entries.items() if samples})
+        expected.write({key: samples for key, samples in entries.items() if samples})
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class RandomRounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in PARTS:
+        if func in PARTS and args[0].numel():
             with self:
                 return PARTS[func](*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
@@ -133,7 +133,7 @@ class RandomRounding(TorchDispatchMode):
 
 def _magnitude(func: Any, name: str, args: Any, kwargs: Any) -> Tensor:
     """The same sum of magnitudes, times two roundings for each block of its terms."""
-    positive = pytree.tree_map_only(Tensor, torch.abs, (args, kwargs))
+    positive = pytree.tree_map_only(Tensor, lambda t: t.abs() if t.is_floating_point() else t, (args, kwargs))
     size: Tensor = func(*positive[0], **positive[1])
     tensors = [a for a in args if isinstance(a, Tensor)]
     first = tensors[1] if name in ("addmm", "baddbmm", "addmv") else tensors[0]
