@@ -73,6 +73,12 @@ AREAS = (
         "compiler.division",
         "D4.4, D7.5",
     ),
+    Area(
+        "Products of 8-bit floats",
+        "modelled: operands become DL16 exactly and add up as DL16, scales follow in fp32; no two-dimensional sticks",
+        "compiler.decompositions",
+        "D1.6, D5.1",
+    ),
     Area("Rows looked up and stored by index", "exact rules", "compiler.lowering_indexed", "D2.4, D5.4, D6.9"),
     Area("Tiles of what exceeds the span limit", "off by default, as on the card", "compiler.tiling", "D4.3, D4.8"),
     Area(

@@ -137,7 +137,7 @@ def _check_dtypes(ops: Sequence[Op]) -> None:
 
 
 def _is_cast(op: Op, operand: Operand) -> bool:
-    return op.name in ("dl16tofp32", "fp32todl16", "identity", "fill") or (
+    return op.name in ("dl16tofp32", "fp32todl16", "fp8todl16", "identity", "fill") or (
         op.name in ("gather", "scatter") and operand is op.inputs[1]
     )
 

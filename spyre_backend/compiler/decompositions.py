@@ -90,6 +90,43 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float
     return product + (bias if beta == 1 else bias * beta)
 
 
+def _shaped(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor like the product of ``a`` and ``b``, for a refusal to stand on."""
+    return torch.zeros((a.shape[0], b.shape[1]), dtype=dtype, device=a.device)
+
+
+def scaled_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """D5.1: fp8 [M, K] x fp8 [K, N], K in whole sticks of 128, times scales that broadcast.
+
+    The sources name the device's batchmatmulfp8 and its operands' arrangements, but not how it accumulates.  Both
+    operands become DL16 here (fp8todl16, exact) and multiply as DL16 does; the scales follow in fp32.
+    """
+    op, wanted = "aten._scaled_mm.default", out_dtype or torch.float16
+    if not a.dtype == b.dtype == torch.float8_e4m3fn:
+        detail = f"matmul of {a.dtype} and {b.dtype}: only float8_e4m3fn"
+        return _refused(_shaped(a, b, wanted), op, "matmul-dtype", detail)
+    entry = capabilities.current().operator(aten._scaled_mm.default)
+    multiple = 128 if entry is None else entry.params["k_multiple"]
+    if a.shape[1] % multiple:
+        detail = f"Could not find any suitable dimension mapping: K={a.shape[1]} is not a multiple of {multiple}"
+        return _refused(_shaped(a, b, wanted), op, "matmul-k-stick", detail)
+    if scale_result is not None or wanted not in (torch.float16, torch.bfloat16, torch.float32):
+        detail = f"no device cast of the result to {wanted}"
+        return _refused(_shaped(a, b, wanted), op, "dtype-cast", detail)
+    product = aten.mm.default(a.to(torch.float16), b.to(torch.float16)).to(torch.float32)
+    scaled: Tensor = (product * scale_a * scale_b).to(wanted)
+    return scaled if bias is None else scaled + bias
+
+
 def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """D5.3: mean(x*x), rsqrt(mean + eps), mul, in the input's dtype; one normalised dim only."""
     if len(normalized_shape) != 1:
@@ -172,6 +209,7 @@ DEVICE_FORMS: dict[OpOverload, Decomposition] = {
     aten._safe_softmax.default: lambda x, dim, dtype=None: softmax(x if dtype is None else x.to(dtype), dim),
     aten.addmm.default: addmm,
     aten.baddbmm.default: baddbmm,
+    aten._scaled_mm.default: scaled_mm,
     aten.ceil.default: ceil,
     aten.full.default: full,
     aten.roll.default: roll,

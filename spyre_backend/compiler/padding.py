@@ -20,7 +20,7 @@ from spyre_backend.program import Const, Op, Operand, Padding
 
 KEEPS_ZERO = frozenset(
     {"identity", "neg", "abs", "relufwd", "sqrt", "tanh", "gelu", "silu", "floor", "ceil", "sign", "square", "powi"}
-    | {"dl16tofp32", "fp32todl16", "add", "sub", "mul", "maximum", "minimum", "gather"}
+    | {"dl16tofp32", "fp32todl16", "fp8todl16", "add", "sub", "mul", "maximum", "minimum", "gather"}
 )
 """Functions that are zero where all their operands are zero."""
 ZERO_IS_IDENTITY = frozenset({"sum", "mean", "any", "exx2_mean", "exx2_meansq"})

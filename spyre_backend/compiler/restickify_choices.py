@@ -46,8 +46,9 @@ Form = tuple[Placed, int | None]
 class Choices:
     """The options of every operation of ``graph``, given the sticks of the tensors it reads.
 
-    ``exported`` are buffers that leave the graph: they take the default layout unless a reduction made them sparse or a
-    matmul gave them its N.
+    ``exported`` are buffers that leave the graph: they take the default layout unless a reduction made them sparse, a
+    matmul gave them its N, or the default is one element in each stick: only copies scatter (D2.4), so the result of
+    any other operation keeps the stick of its operands.
     """
 
     def __init__(self, graph: Graph, exported: frozenset[str]) -> None:
@@ -66,8 +67,8 @@ class Choices:
             buffer = self.graph.buffers[op.output.tensor]
             if is_copy(op):
                 found[buffer.name] = len(buffer.size) - 1 if buffer.size and buffer.size[-1] > 1 else None
-            elif buffer.name in exported and not op.reduced and buffer.size:
-                found[buffer.name] = default_stick_dim(buffer)
+            elif buffer.name in exported and not op.reduced and (stick := default_stick_dim(buffer)) is not None:
+                found[buffer.name] = stick
         return found
 
     def widen(self) -> None:
@@ -289,7 +290,8 @@ class Choices:
         elif buffer.name in self.default:
             layout = self.default[buffer.name]
         elif buffer.name in self.exported and op.reduced and op.name != "batchmatmul" and stick is not None:
-            layout = default_stick_dim(buffer)
+            default = default_stick_dim(buffer)
+            layout = host_dim(op, buffer, stick) if default is None else default
         else:
             layout = host_dim(op, buffer, stick)
         written = self._written(op, buffer, layout)

@@ -29,6 +29,7 @@ CASTS = {
     ("float16", "bool"): "identity",
     ("bfloat16", "bool"): "identity",
     ("float32", "bool"): "identity",
+    ("float8_e4m3fn", "float16"): "fp8todl16",
 }
 """Casts the device has, by (from, to) (D1.6); every other cast runs on the host."""
 

@@ -16,6 +16,7 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float32,
     "bfloat16": torch.float32,
     "float32": torch.float32,
+    "float8_e4m3fn": torch.float32,
     "int64": torch.int64,
     "int32": torch.int32,
     "int16": torch.int16,
@@ -23,7 +24,8 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-"""Working dtype in the executor for each dtype of a program: 16-bit floats are DL16 values held in float32."""
+"""Working dtype in the executor for each dtype of a program: 16-bit floats are DL16 values held in float32,
+and so are those of 8 bits."""
 
 DL16_DTYPES = frozenset({"float16", "bfloat16"})
 """Both are stored as SEN169_FP16 on the device (D1.6)."""

@@ -25,6 +25,7 @@ _STORAGE = {
     "IEEE_FP32": torch.float32,
     "IEEE_INT32": torch.int32,
     "SENINT8": torch.int8,
+    "SEN143_FP8": torch.float8_e4m3fn,
 }
 
 

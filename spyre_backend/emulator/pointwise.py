@@ -230,6 +230,7 @@ POINTWISE: dict[str, Primitive] = {
     "to_dtype": identity,
     "dl16tofp32": identity,
     "fp32todl16": identity,
+    "fp8todl16": identity,
     "fill": identity,
     "ReStickifyOpHBM": identity,
     "scatter": stored,
@@ -240,7 +241,9 @@ POINTWISE: dict[str, Primitive] = {
     "layernormnorm": layernormnorm,
 }
 
-COPIES = frozenset({"identity", "to_dtype", "dl16tofp32", "fp32todl16", "fill", "ReStickifyOpHBM", "LxRelayout"})
+COPIES = frozenset(
+    {"identity", "to_dtype", "dl16tofp32", "fp32todl16", "fp8todl16", "fill", "ReStickifyOpHBM", "LxRelayout"}
+)
 """Operations that only move, cast and round their operand."""
 
 _SELECTIONS = {"abs", "neg", "sign", "floor", "ceil", "relufwd", "clip", "maximum", "minimum", "max", "min", "where3"}

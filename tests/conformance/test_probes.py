@@ -8,6 +8,7 @@ from spyre_backend import capabilities
 from tests.conformance import (
     disguise_probes,
     eager_probes,
+    fp8_probes,
     layout_probes,
     limit_probes,
     matmul_probes,
@@ -23,6 +24,7 @@ MODULES = (
     reduction_probes,
     limit_probes,
     eager_probes,
+    fp8_probes,
     disguise_probes,
 )
 PROBES: tuple[Probe, ...] = tuple(probe for module in MODULES for probe in module.PROBES)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from spyre_backend.emulator import executor
 from spyre_backend.errors import SpyreUnsupported
+from tests.conformance.probe import representable
 from tests.emulator import tracked
 from tests.emulator.graphs import Graph, graphs
 from tests.emulator.lockstep import lockstep
@@ -77,3 +79,21 @@ def test_eager_fast_and_exact_agree(graph: Graph, setup: Setup) -> None:
 @settings(max_examples=GRAPHS // 2, deadline=None, suppress_health_check=list(HealthCheck))
 def test_sixteen_bit_graphs_agree(graph: Graph, setup: Setup) -> None:
     check(graph, setup)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: -x.abs().t(),
+        lambda x: x.abs().t().sum(1, keepdim=True),
+        lambda x: x.abs().reshape(64, 1) * 2,
+    ],
+)
+def test_a_row_that_becomes_a_column_keeps_its_stick(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """The default layout of a column has one element in each stick, and only copies scatter (D2.4)."""
+    x = representable(torch.linspace(-3, 3, 64)[None]).half()
+    torch._dynamo.reset()
+    compiled = torch.compile(function, dynamic=False)
+    with executor("exact"), lockstep() as observer:
+        assert torch.equal(compiled(x.to("spyre")).cpu(), function(x))
+    assert observer.operations >= 2

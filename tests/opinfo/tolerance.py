@@ -34,7 +34,7 @@ FLOOR = {torch.float16: 2.0**-14, torch.bfloat16: 2.0**-24, torch.float32: 2.0**
 
 aten = torch.ops.aten
 _EXACT = """
-abs amax amin any all arange argmax argmin as_strided bitwise_and bitwise_not cat ceil clamp clamp_min clamp_max
+abs amax amin any all argmax argmin as_strided bitwise_and bitwise_not cat ceil clamp clamp_min clamp_max
 clone constant_pad_nd copy_ embedding empty empty_like empty_strided eq expand fill_ floor full full_like gather ge
 gt index index_select le logical_and logical_not lt masked_fill max maximum min minimum ne neg new_full new_ones
 new_zeros ones ones_like relu repeat scalar_tensor select_scatter sign slice_scatter split stack tril triu where
