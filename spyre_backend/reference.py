@@ -48,8 +48,8 @@ AREAS = (
     ),
     Area(
         "Accumulation in blocks of 64 rounded to DL16",
-        "modelled on widths up to 4096; a sum of equal terms stops growing at 1024 partial sums, so a softmax over "
-        "more than 65,536 tokens is off",
+        "modelled on widths up to 4096, which were measured; more than 64 partial sums are added in groups, since one "
+        "after another they would stop growing, and a softmax over a vocabulary would be wrong without an error",
         "emulator.reductions",
         "D6.5",
     ),

@@ -131,8 +131,8 @@ def accumulate(partials: Tensor, settings: Numerics | None = None) -> Tensor:
 
 
 def sum_last(x: Tensor, settings: Numerics | None = None) -> Tensor:
-    """Sum over the last dimension in blocks (64 wide by default), each rounded, added in DL16 (D6.5). `[..., n]` ->
-    `[...]`, float32."""
+    """Sum over the last dimension in blocks (64 wide by default), each rounded, added in DL16 (D6.5), in groups where
+    there are more than 64 of them. `[..., n]` -> `[...]`, float32."""
     limits = settings or numerics()
     if limits.reduction_accumulation == "fp32":
         return rounded(x.sum(-1), limits)
@@ -142,7 +142,11 @@ def sum_last(x: Tensor, settings: Numerics | None = None) -> Tensor:
         return rounded(x.sum(-1), limits)
     padded = torch.nn.functional.pad(x, (0, blocks * width - x.shape[-1]))
     partials = padded.view(*x.shape[:-1], blocks, width).sum(-1)
-    return accumulate(partials.movedim(-1, 0).contiguous(), limits)
+    partials = partials.movedim(-1, 0).contiguous()
+    group = limits.reduction_group if limits.reduction_accumulation == "blocked" else 0
+    while 0 < group < len(partials):
+        partials = torch.stack([accumulate(part, limits) for part in torch.split(partials, max(group, 2))])
+    return accumulate(partials, limits)
 
 
 def matmul(a: Tensor, b: Tensor, settings: Numerics | None = None) -> Tensor:

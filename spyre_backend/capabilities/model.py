@@ -78,6 +78,7 @@ class Numerics:
     merged_nan_reads_as: Literal["nan", "inf"]
     reduction_accumulation: Literal["blocked", "sequential", "fp32"]
     reduction_block: int
+    reduction_group: int
     matmul_accumulation: Literal["blocked", "sequential", "fp32"]
     matmul_block: int
     constant_inf: Literal["nan", "keep"]

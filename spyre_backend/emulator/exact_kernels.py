@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spyre_backend.emulator.context import Context, ExecutionError, constant
-from spyre_backend.emulator.numerics import block_accumulate, dl16_round
+from spyre_backend.emulator.numerics import block_accumulate, dl16_round, grouped_accumulate
 from spyre_backend.emulator.pointwise import as_bool, as_float
 
 Update = Callable[[Context, Tensor | None, Tensor], Tensor]
@@ -34,11 +34,11 @@ def _blocks(x: Tensor, block: int) -> Tensor:
     return x.reshape(*x.shape[:-1], -1, block)
 
 
-def _continued(total: Tensor | None, partials: Tensor) -> Tensor:
-    """Partial sums [blocks, ...] added one after another to what there is already."""
+def _continued(total: Tensor | None, partials: Tensor, group: int = 0) -> Tensor:
+    """Partial sums [blocks, ...] added to what there is already: one after another, or in groups if there are more."""
     if total is not None:
         partials = torch.cat([total.unsqueeze(0), partials])
-    return block_accumulate(partials.contiguous())
+    return grouped_accumulate(partials.contiguous(), group)
 
 
 def _add_up(context: Context, total: Tensor | None, x: Tensor) -> Tensor:
@@ -51,7 +51,9 @@ def _add_up(context: Context, total: Tensor | None, x: Tensor) -> Tensor:
     parts = [_blocks(x[..., :full], block).sum(-1)]
     if full < x.shape[-1]:
         parts.append(x[..., full:].sum(-1, keepdim=True))
-    return _continued(total, torch.cat(parts, -1).flatten(-2).movedim(-1, 0))
+    partials = torch.cat(parts, -1).flatten(-2).movedim(-1, 0)
+    blocked = context.numerics.reduction_accumulation == "blocked"
+    return _continued(total, partials, context.numerics.reduction_group if blocked else 0)
 
 
 def _sum(context: Context, total: Tensor | None, x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Reductions over the trailing dims of the iteration space.
 
 16-bit sums run in blocks: each block of 64 is summed in fp32 and rounded, and the partial sums are added one after
-another in DL16 (D6.5).  Both the block and the mode are settings of the release.
+another in DL16 (D6.5), in groups where there are more of them than the sources measured.  Block, group and mode are
+settings of the release.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spyre_backend.emulator.context import Context, ExecutionError, Primitive, constant
-from spyre_backend.emulator.numerics import block_accumulate, dl16_round
+from spyre_backend.emulator.numerics import dl16_round, grouped_accumulate
 from spyre_backend.emulator.pointwise import as_bool, as_float
 
 
@@ -38,7 +39,8 @@ def blocked_sum(context: Context, x: Tensor) -> Tensor:
     partials = [blocks.sum(-1).movedim(-1, 0)]
     if full * block < length:
         partials.append(x[..., full * block :].sum(-1).unsqueeze(0))
-    return block_accumulate(partials[0] if len(partials) == 1 else torch.cat(partials))
+    whole = partials[0] if len(partials) == 1 else torch.cat(partials)
+    return grouped_accumulate(whole, context.numerics.reduction_group if mode == "blocked" else 0)
 
 
 def _inverse_count(context: Context, count: int) -> float:

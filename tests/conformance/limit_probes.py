@@ -106,6 +106,30 @@ def _check_sum(result: Tensor) -> None:
     assert abs(float(result) - want) <= abs(want) * 2**-9, f"{float(result)} instead of {want} (exact {exact})"
 
 
+def _vocabulary(width: int) -> Probe:
+    """A softmax over a vocabulary, where the exact sum is known: one token of e^0, all others of e^-4."""
+
+    def check(result: Tensor) -> None:
+        rest = torch.tensor(-4.0).exp()
+        want = torch.full((width,), float(rest / (1 + (width - 1) * rest)))
+        want[7] = 1 / (1 + (width - 1) * rest)
+        assert torch.allclose(result[0], want, rtol=0.02, atol=0), f"{result[0, :9]} instead of {want[:9]}"
+
+    def logits() -> tuple[Tensor]:
+        x = torch.full((1, width), -4.0, dtype=torch.bfloat16)
+        x[0, 7] = 0.0
+        return (x,)
+
+    return Probe(
+        name=f"softmax-{width}",
+        fn=lambda x: torch.softmax(x, -1).float(),
+        inputs=logits,
+        check=check,
+        expect="ok",
+        source="D5.3 softmax, D6.5: sums do not stop growing",
+    )
+
+
 def _near_constant_rows() -> tuple[Tensor, ...]:
     centre = torch.linspace(60, 200, 64)[:, None]
     return ((centre + 0.06 * halves((64, 128))[0]).to(HALF),)
@@ -226,6 +250,7 @@ NUMBERS = (
         expect="ok",
         source="D6.5 blocked accumulation",
     ),
+    *(_vocabulary(width) for width in (151_936, 262_144)),
     Probe(
         name="layer-norm-near-constant",
         fn=lambda x: F.layer_norm(x, (128,)),

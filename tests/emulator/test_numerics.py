@@ -108,7 +108,16 @@ def test_rounding_in_place_respects_strides(arrange: object) -> None:
     assert torch.equal(numerics.dl16_round_(view), expected)
 
 
-def test_a_sum_over_a_vocabulary_stops_growing() -> None:
-    """D6.5: 2374 partial sums of 64 ones, added one after another: at 65,536 another 64 is half a unit, and is lost."""
-    vocabulary = 151_936
-    assert numerics.block_accumulate(torch.full((vocabulary // 64, 1), 64.0)).item() == 65_536.0
+@pytest.mark.parametrize("vocabulary", [151_936, 262_144])
+def test_a_sum_over_a_vocabulary_grows_in_groups_only(vocabulary: int) -> None:
+    """D6.5: partial sums of 64 ones, added one after another: at 65,536 another 64 is half a unit, and is lost."""
+    partials = torch.full((vocabulary // 64, 1), 64.0)
+    assert numerics.block_accumulate(partials).item() == 65_536.0
+    assert numerics.grouped_accumulate(partials, 0).item() == 65_536.0
+    assert numerics.grouped_accumulate(partials, 64).item() == numerics.dl16_round(torch.tensor(float(vocabulary)))
+
+
+@pytest.mark.parametrize("blocks", [1, 63, 64])
+def test_as_many_partial_sums_as_were_measured_are_added_one_after_another(blocks: int) -> None:
+    partials = torch.randn(blocks, 7, generator=torch.Generator().manual_seed(blocks))
+    assert torch.equal(numerics.grouped_accumulate(partials, 64), numerics.block_accumulate(partials))
