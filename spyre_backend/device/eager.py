@@ -128,7 +128,7 @@ def _implement(
     library: torch.library.Library, name: str, kernel: Callable[..., Any], key: str, *, with_keyset: bool = False
 ) -> None:
     """Register a kernel that Dynamo leaves alone: between two graphs, it would trace the compiler at work in it."""
-    hidden = torch._disable_dynamo(kernel)
+    hidden = torch._disable_dynamo(kernel)  # type: ignore[attr-defined]
     library.impl(name, hidden, key, with_keyset=with_keyset)  # type: ignore[no-untyped-call]
 
 
