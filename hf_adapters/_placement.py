@@ -186,10 +186,15 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str, str]
                 yield prefix + name, (module, name, "_buffers"), buffer
 
 
+def largest(value: Tensor) -> float:
+    """The largest absolute value; 0 for an empty tensor."""
+    return float(value.detach().abs().amax()) if value.numel() else 0.0
+
+
 def _check_range(value: Tensor, path: str) -> None:
-    largest = float(value.abs().amax()) if value.numel() else 0.0
-    if largest > FP16_MAX:
+    found = largest(value)
+    if found > FP16_MAX:
         raise WeightRangeError(
-            f"{path} holds values up to {largest:.3g}, beyond {FP16_MAX:.0f}, the largest float16; "
+            f"{path} holds values up to {found:.3g}, beyond {FP16_MAX:.0f}, the largest float16; "
             "compile with dtype=torch.bfloat16"
         )

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from hf_adapters.patching import patched
@@ -28,8 +29,9 @@ from hf_adapters.validate import check_arguments, evaluating
 from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet, draw, spec_of, structure_seed
 from hf_adapters.validation.localise import Off, first_off, floor_limits, inside
+from hf_adapters.validation.ranges import DTYPES, choose
 from hf_adapters.validation.recording import Recording
-from hf_adapters.validation.runners import Device, Runner, run_float64, run_floor, run_reference
+from hf_adapters.validation.runners import Device, Runner, in_dtype, run_float64, run_floor, run_reference
 from hf_adapters.validation.types import Thresholds
 from hf_adapters.validation.unsupported import raised_by_device
 from hf_adapters.validation.verdicts import one_line
@@ -90,6 +92,7 @@ def diagnose(
     patch: Patch | None = None,
     runner: Runner | None = None,
     floor_multiple: float = 4.0,
+    dtype: torch.dtype | None = None,
 ) -> Diagnosis:
     """Find the first thing that keeps a model from running right on the device; the model is left as it was.
 
@@ -101,11 +104,12 @@ def diagnose(
         patch: context manager that patches the model; `hf_adapters.patched` when None.
         runner: executes the candidate; `Device()` when None.
         floor_multiple: largest accepted error in noise floors.
+        dtype: of the parameters on the device; chosen by a range pass when None, as in `hf_adapters.validate`.
 
     Raises:
         ValidationInputError: the model is patched, or not float32 on the CPU.
     """
-    check_arguments(model, "mean", floor_multiple)
+    check_arguments(model, "mean", floor_multiple, dtype)
     chosen = capabilities.load(release) if release else capabilities.current()
     batches = _batches(model, inputs)
     execute = runner or Device(adapters=() if stock else None, release=chosen.release)
@@ -114,12 +118,14 @@ def diagnose(
         return nullcontext(candidate) if stock else (patch or _catalogue(chosen.release))(candidate)
 
     with capabilities.use(chosen.release), evaluating(model):
+        dtype = DTYPES[choose(model, batches, dtype).dtype]
+        execute = in_dtype(execute, dtype)
         try:
             with apply(model) as candidate:
                 recording = execute(candidate, batches, "mean").recording
         except Exception as error:
             return _of_error(error, chosen)
-        return _of_numbers(model, batches, recording, apply, execute, Thresholds(floor_multiple=floor_multiple))
+        return _of_numbers(model, batches, recording, apply, execute, Thresholds(floor_multiple=floor_multiple), dtype)
 
 
 def _catalogue(release: str) -> Patch:
@@ -171,6 +177,7 @@ def _of_numbers(
     apply: Patch,
     execute: Runner,
     thresholds: Thresholds,
+    dtype: torch.dtype,
 ) -> Diagnosis:
     exact = run_float64(model, batches, "mean")
     with apply(model) as candidate:
@@ -179,12 +186,13 @@ def _of_numbers(
     if off is not None:
         within = inside(model, _named(batches, off), apply, off.place, thresholds, exact=True)
         return _of_place(model, "wrong", f"differs from stock in float64 from {off.place} on", off, within)
-    reference, floor = run_reference(model, batches, "mean"), run_floor(model, batches, "mean").recording
+    reference, floor = run_reference(model, batches, "mean"), run_floor(model, batches, "mean", dtype).recording
     limits = floor_limits(floor, reference, thresholds, batches)
     off = first_off(batches, recording, reference, limits)
     if off is None:
         return Diagnosis(kind="none", message="runs, and every layer stays within the noise floor")
-    within = inside(model, _named(batches, off), apply, off.place, thresholds, exact=False)
+    batch = _named(batches, off)
+    within = inside(model, batch, apply, off.place, thresholds, exact=False, dtype=dtype)
     multiple = off.error / off.limit * thresholds.floor_multiple
     message = f"{multiple:.3g} noise floors from stock at {off.place}, {thresholds.floor_multiple:g} are accepted"
     found = _of_place(model, "inaccurate", message, off, within)

@@ -11,7 +11,7 @@ import copy
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from hf_adapters._execution import STATE, CompiledState, compiled_state, device_
 from hf_adapters._inputs import Padding, is_text_model, pad_token
 from hf_adapters._invariance import padding_changes_values
 from hf_adapters._patcher import Patcher
-from hf_adapters._placement import Placement
+from hf_adapters._placement import FP16_MAX, Placement, largest
 from hf_adapters._positions import find_position_table, refuses_padding
 from hf_adapters._regions import CompiledForward, find_regions
 from hf_adapters.adapters._traits import is_quantised
@@ -107,7 +107,7 @@ def compile(
     model: M,
     *,
     target: str = "spyre",
-    dtype: torch.dtype = torch.float16,
+    dtype: torch.dtype | Literal["auto"] = torch.float16,
     only: Iterable[str] | None = None,
     release: str | None = None,
 ) -> M:
@@ -121,7 +121,9 @@ def compile(
     Args:
         model: any ``nn.Module`` in eval mode.
         target: ``"spyre"``; ``"cpu"`` does the same on the host, without moving and compiling.
-        dtype: dtype of the parameters on the device, float16 or bfloat16.
+        dtype: dtype of the parameters on the device, float16 or bfloat16. ``"auto"`` takes bfloat16 when the weights
+            are bfloat16 or one of them is beyond float16, else float16; what a model's values reach is not measured
+            here, as :func:`hf_adapters.validate` does.
         only: names of the adapters to use, see :func:`hf_adapters.patch`.
         release: torch-spyre release to compile for; the current one of spyre_backend when None.
 
@@ -141,7 +143,7 @@ def compile_with(
     model: M,
     *,
     target: str = "spyre",
-    dtype: torch.dtype = torch.float16,
+    dtype: torch.dtype | Literal["auto"] = torch.float16,
     only: Iterable[str] | None = None,
     release: str | None = None,
     backend: str | None = None,
@@ -149,8 +151,8 @@ def compile_with(
     """As :func:`compile`, with the backend of the regions given; None runs them op by op on the target."""
     check_model(model, "compile")
     check_target(target)
-    if dtype not in DTYPES:
-        raise InputError(f"dtype must be torch.float16 or torch.bfloat16 on the device (D1.6), got {dtype}")
+    if dtype != "auto" and dtype not in DTYPES:
+        raise InputError(f'dtype must be torch.float16, torch.bfloat16 or "auto" on the device (D1.6), got {dtype!r}')
     _check_available(target)
     check_weights(model)
     release = resolve_release(release)
@@ -160,8 +162,10 @@ def compile_with(
     if inner:
         return model
     backend = backend if target == "spyre" else None
-    options = (target, dtype, release, backend)
     state: CompiledState | None = model.__dict__.get(STATE)
+    if dtype == "auto":
+        dtype = fitting_dtype(model) if state is None else state.dtype
+    options = (target, dtype, release, backend)
     if state is not None:
         if state.options != options:
             raise PatchConflictError(
@@ -194,6 +198,14 @@ def check_weights(model: nn.Module) -> None:
             f"compile: {packed[0] or name} of {name} is a {type(packed[1]).__name__} with quantised weights, and the "
             "device multiplies floating point weights only; load the checkpoint in float, or call model.dequantize()"
         )
+
+
+def fitting_dtype(model: nn.Module) -> torch.dtype:
+    """bfloat16 for weights that are bfloat16 already, or beyond float16; else float16, which rounds less."""
+    for parameter in model.parameters():
+        if parameter.dtype == torch.bfloat16 or (parameter.is_floating_point() and largest(parameter) > FP16_MAX):
+            return torch.bfloat16
+    return torch.float16
 
 
 def _check_available(target: str) -> None:

@@ -30,6 +30,7 @@ from hf_adapters.validation.acceptance import UnusableReference
 from hf_adapters.validation.attempts import Task, verdict
 from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets, structure_seed
+from hf_adapters.validation.ranges import DTYPES, choose
 from hf_adapters.validation.recording import POOLINGS, Pooling
 from hf_adapters.validation.reference import (
     REPLY_SECONDS,
@@ -38,7 +39,7 @@ from hf_adapters.validation.reference import (
     Judge,
     ProcessJudge,
 )
-from hf_adapters.validation.runners import Device, Runner, weights_digest
+from hf_adapters.validation.runners import Device, Runner, in_dtype, on_device, weights_digest
 from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.streaming import stream_of
 from hf_adapters.validation.types import Thresholds, Validation
@@ -66,6 +67,7 @@ def validate(
     runner: Runner | None = None,
     try_native: bool | None = None,
     seed: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Validation:
     """Validate one stock model; it is left as it was.
 
@@ -85,21 +87,28 @@ def validate(
         try_native: whether the stock model is tried on the device before the patched one; yes on the device when
             None.
         seed: seed of the inputs; from the structure when None. Give a secret one when the patch is not trusted.
+        dtype: of the parameters on the device, float16 or bfloat16; chosen by a range pass over the stock model when
+            None (see `validation/ranges.py`). The verdict records the choice and what it rests on.
 
     Returns:
         The verdict and its evidence. Everything the device refuses is `uncovered`, not an exception.
 
     Raises:
         ValidationInputError: the model is patched, is not float32 on the CPU, or an argument is not usable.
+        WeightRangeError: `dtype` is float16 and a weight does not fit into it.
     """
     started = time.perf_counter()
-    check_arguments(model, pooling, floor_multiple)
+    check_arguments(model, pooling, floor_multiple, dtype)
     chosen = capabilities.load(release) if release else capabilities.current()
     native = try_native if try_native is not None else patch is None and (runner is None or isinstance(runner, Device))
     drawn = inputs is None
     seed = structure_seed(model) if seed is None else seed
-    task = _task(model, chosen, _input_sets(model, inputs, seed), pooling, floor_multiple, patch, runner)
+    input_sets = _input_sets(model, inputs, seed)
+    with capabilities.use(chosen.release), evaluating(model):
+        precision = choose(model, on_device(input_sets), dtype)
+    task = _task(model, chosen, input_sets, pooling, floor_multiple, patch, runner, DTYPES[precision.dtype])
     base = _record(task, chosen, reference=reference, weights=weights, depth=depth, seed=seed if drawn else None)
+    base = replace(base, precision=precision)
     try:
         with capabilities.use(chosen.release), evaluating(model), _judge(reference, source, task) as judge:
             result = verdict(task, judge, base, try_native=native)
@@ -116,6 +125,7 @@ def _task(
     floor_multiple: float,
     patch: Patch | None,
     runner: Runner | None,
+    dtype: torch.dtype,
 ) -> Task:
     return Task(
         model=model,
@@ -125,7 +135,8 @@ def _task(
         release=chosen.release,
         patch=patch or (lambda m: patched(m, release=chosen.release)),
         foreign_patch=patch is not None,
-        runner=runner or Device(release=chosen.release),
+        runner=in_dtype(runner or Device(release=chosen.release), dtype),
+        dtype=dtype,
         weights_before=weights_digest(model),
     )
 
@@ -171,7 +182,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _judge(where: str, source: ModelSource | None, task: Task) -> Iterator[Judge]:
     """The judge asked for; the file from which another process rebuilds the model lives as long as the judge."""
-    settings = (task.input_sets, task.pooling, task.thresholds, task.release)
+    settings = (task.input_sets, task.pooling, task.thresholds, task.release, task.dtype)
     if where == "inline":
         inline = InlineJudge(task.model, *settings)
         yield inline
@@ -194,7 +205,7 @@ def _input_sets(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]] | None,
     return tuple(InputSet(name=f"given{i}", kwargs=dict(batch), padding="none") for i, batch in enumerate(inputs))
 
 
-def check_arguments(model: Any, pooling: str, floor_multiple: float) -> None:
+def check_arguments(model: Any, pooling: str, floor_multiple: float, dtype: torch.dtype | None = None) -> None:
     """Refuse what cannot be validated.
 
     Raises:
@@ -224,6 +235,11 @@ def check_arguments(model: Any, pooling: str, floor_multiple: float) -> None:
         )
     if pooling not in POOLINGS:
         raise ValidationInputError(f"unknown pooling {pooling!r}; known are {', '.join(POOLINGS)}")
+    if dtype is not None and dtype not in DTYPES.values():
+        raise ValidationInputError(
+            f"dtype is {dtype}; matrix products on the device are float16 or bfloat16 (D1.6), so give one of these, or "
+            "None for the choice of the range pass"
+        )
     if not floor_multiple >= 1:
         raise ValidationInputError(
             f"floor_multiple is {floor_multiple}; below 1 even the stock model would be rejected"

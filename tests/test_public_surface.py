@@ -65,7 +65,7 @@ COMMANDS: dict[str, set[str]] = {
         "--unsafe-no-sandbox",
     },
     "agent show": {"CASE_ID", "--db", "--json"},
-    "check": {"MODEL", "--backend-release", "--db", "--full-depth", "--json", "--task"},
+    "check": {"MODEL", "--backend-release", "--db", "--dtype", "--full-depth", "--json", "--task"},
     "corpus import": {"FILE", "--backend-release", "--db"},
     "corpus info": {"--db"},
     "corpus profiles": {"--family"},
@@ -85,6 +85,7 @@ COMMANDS: dict[str, set[str]] = {
     "sweep": {
         "--backend-release",
         "--db",
+        "--dtype",
         "--html",
         "--jobs",
         "--limit",

@@ -42,9 +42,27 @@ Release = Annotated[
     ),
 ]
 
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", metavar="NAME", help="auto (by the range pass), float16 or bfloat16: the format on the device."
+    ),
+]
+
 
 class UserError(Exception):
     """A mistake of the user's: the message says what, where and what to do; printed as one line, exit code 2."""
+
+
+def dtype_name(name: str) -> str | None:
+    """The name of the format that is forced; None for "auto".
+
+    Raises:
+        UserError: no such format.
+    """
+    if name not in ("auto", "float16", "bfloat16"):
+        raise UserError(f"--dtype {name}: the device multiplies float16 and bfloat16; give one of these, or auto")
+    return None if name == "auto" else name
 
 
 def friendly(command: Callable[P, R]) -> Callable[P, R]:

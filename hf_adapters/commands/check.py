@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_adapters.commands._common import Release, UserError, friendly, open_store, release_name
+from hf_adapters.commands._common import Dtype, Release, UserError, dtype_name, friendly, open_store, release_name
 from hf_adapters.store.address import command_line, hide_password
+from hf_adapters.validation.types import Precision
 
 if TYPE_CHECKING:
     from hf_adapters.corpus.references import ModelRef
@@ -33,6 +34,7 @@ def check(
         str | None,
         typer.Option("--task", metavar="NAME", help="Task whose adapters are merged into the weights."),
     ] = None,
+    dtype: Dtype = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole evidence as JSON, nothing else.")] = False,
 ) -> None:
     """Build, patch, compile, run and judge one model, and print each step.
@@ -47,7 +49,7 @@ def check(
 
     from hf_adapters.corpus.references import resolve
 
-    release = release_name(backend_release)
+    release, forced = release_name(backend_release), dtype_name(dtype)
     _quieten()
     found = replace(resolve(model), task=task)
     if task is not None and found.weights != "real":
@@ -58,7 +60,8 @@ def check(
     check_caches()
 
     started = time.monotonic()
-    evidence = judge_found(found, release=release, say=_silent if as_json else _step, full_depth=full_depth)
+    say = _silent if as_json else _step
+    evidence = judge_found(found, release=release, say=say, full_depth=full_depth, dtype=forced)
     evidence["seconds"] = round(time.monotonic() - started, 1)
     if as_json:
         typer.echo(json.dumps(evidence, indent=2, default=str))
@@ -66,7 +69,7 @@ def check(
         for line in describe(evidence):
             typer.echo(line)
     if db is not None:
-        _record(db, found, evidence, release)
+        _record(db, found, evidence, release, forced)
         if not as_json:
             _step(f"recorded in {hide_password(db)}")
     raise typer.Exit(0 if evidence["verdict"] in _ACCEPTED else 1)
@@ -90,6 +93,8 @@ def describe(evidence: dict[str, Any]) -> list[str]:
     measured = [f"{name} {value:.6g}" for name, value in figures.items() if value is not None]
     if evidence.get("multiple") is not None:
         lines.append("measured: " + ", ".join(measured))
+    if evidence.get("precision"):
+        lines.append(f"dtype: {Precision(**evidence['precision']).sentence()}")
     if evidence.get("fallbacks"):
         lines.append("on the CPU: " + ", ".join(f"{op} x{count}" for op, count in evidence["fallbacks"].items()))
     lines += [f"failed: {sentence}" for sentence in evidence.get("failed_checks") or ()]
@@ -102,7 +107,7 @@ def describe(evidence: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _record(db: str, found: ModelRef, evidence: dict[str, Any], release: str) -> None:
+def _record(db: str, found: ModelRef, evidence: dict[str, Any], release: str, dtype: str | None) -> None:
     import sys
 
     from hf_adapters.corpus import structural_signature
@@ -110,7 +115,7 @@ def _record(db: str, found: ModelRef, evidence: dict[str, Any], release: str) ->
     from hf_adapters.sweep.messages import Outcome
     from hf_adapters.sweep.record import adapter_records, verdict_record
 
-    identity = fingerprint(release)
+    identity = fingerprint(release, dtype)
     with open_store(db, create=True) as store:
         # A bundled profile stands for every model of its structure; anything else is a verdict about this model alone.
         is_profile = found.kind == "profile"

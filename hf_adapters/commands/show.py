@@ -16,6 +16,7 @@ from hf_adapters.commands._common import (
     release_name,
 )
 from hf_adapters.store.address import hide_password
+from hf_adapters.validation.types import Precision
 
 if TYPE_CHECKING:
     from hf_adapters.store.records import CurrentVerdict, StoredVerdict
@@ -68,7 +69,9 @@ def describe(item: CurrentVerdict, release: str) -> list[str]:
     if item.evidence is not None:
         lines += _evidence_lines(item.evidence)
     subject = model.model_id or model.profile_id or model.key
-    lines.append(f"reproduce:  hf-adapters check {subject} --backend-release {release}")
+    precision = item.evidence.details.get("precision") if item.evidence is not None else None
+    forced = f" --dtype {precision['dtype']}" if precision and precision["forced"] else ""
+    lines.append(f"reproduce:  hf-adapters check {subject} --backend-release {release}{forced}")
     return lines
 
 
@@ -105,6 +108,9 @@ def _evidence_lines(evidence: StoredVerdict) -> list[str]:
     measured = ", ".join(f"{name} {value:.6g}" for name, value in figures.items() if value is not None)
     if measured:
         lines.append(f"measured:   {measured}")
+    precision = evidence.details.get("precision")
+    if precision:
+        lines.append(f"dtype:      {Precision(**precision).sentence()}")
     if evidence.inputs:
         lines.append(f"inputs:     {dict(evidence.inputs)}")
     lines.append(f"fallbacks:  {dict(evidence.fallbacks) or 'none'}")

@@ -15,9 +15,11 @@ import typer
 from hf_adapters.commands._common import (
     DEFAULT_DATABASE,
     Database,
+    Dtype,
     Release,
     UserError,
     console,
+    dtype_name,
     friendly,
     open_store,
     release_name,
@@ -75,6 +77,7 @@ def sweep(
     memory: Memory = None,
     retry: Retry = None,
     source: Source = None,
+    dtype: Dtype = "auto",
     html: Html = None,
     # The work function is replaced in tests only, therefore it is no part of the help.
     work: Annotated[str | None, typer.Option("--work", hidden=True)] = None,
@@ -102,6 +105,7 @@ def sweep(
         families=frozenset(_split(only)),
         limit=limit,
         retry=_verdicts(_split(retry)),
+        dtype=dtype_name(dtype),
         limits=Limits(jobs=jobs, timeout=timeout, memory=memory_bytes),
         report=html or _default_report(db),
         command=command_line(["hf-adapters", *sys.argv[1:]]),

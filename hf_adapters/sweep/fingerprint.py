@@ -52,8 +52,12 @@ class Fingerprint:
     versions: dict[str, str]
 
 
-def fingerprint(release: str) -> Fingerprint:
+def fingerprint(release: str, dtype: str | None = None) -> Fingerprint:
     """Identity of the verdicts that this installation would give for a release.
+
+    Args:
+        release: emulated torch-spyre release.
+        dtype: name of the format that is forced; None where the range pass chooses.
 
     Raises:
         UnknownRelease: no capability file has that name (a ValueError).
@@ -62,7 +66,9 @@ def fingerprint(release: str) -> Fingerprint:
 
     release_fingerprint = capabilities.load(release).fingerprint
     code, adapters, versions = code_hash(), adapters_hash(), package_versions()
-    base = _digest(release, release_fingerprint, code, *(f"{name}={number}" for name, number in versions.items()))
+    forced = () if dtype is None else (f"dtype={dtype}",)
+    packages = (f"{name}={number}" for name, number in versions.items())
+    base = _digest(release, release_fingerprint, code, *packages, *forced)
     return Fingerprint(
         value=_digest(base, adapters),
         base=base,

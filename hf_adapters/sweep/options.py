@@ -21,6 +21,7 @@ class SweepOptions:
         families: only structures of these model types; empty means all.
         limit: try at most this many structures, those with the highest impact; None means all.
         retry: verdicts that are tried again although nothing changed, such as "timed-out".
+        dtype: "float16" or "bfloat16" for all structures; None leaves the choice to each one's range pass.
         limits: workers, time and memory.
         report: where the HTML report goes; None writes none.
         command: command line that started the sweep, kept with the run.
@@ -33,6 +34,7 @@ class SweepOptions:
     families: frozenset[str] = frozenset()
     limit: int | None = None
     retry: frozenset[str] = frozenset()
+    dtype: str | None = None
     limits: Limits = field(default_factory=Limits)
     report: Path | None = None
     command: str = ""

@@ -52,17 +52,18 @@ class Plan:
     settled: int
     left_out: int
 
-    def tasks(self, release: str) -> list[Task]:
-        """One task for each structure to try."""
-        return [task_for(item, release) for item in self.todo]
+    def tasks(self, release: str, dtype: str | None = None) -> list[Task]:
+        """One task for each structure to try; `dtype` as in `SweepOptions`."""
+        return [task_for(item, release, dtype) for item in self.todo]
 
 
-def task_for(item: StructureWork, release: str) -> Task:
+def task_for(item: StructureWork, release: str, dtype: str | None = None) -> Task:
     """The task that judges a structure; its payload holds all that the judge needs."""
     payload = {
         "signature": item.signature,
         "profile": dict(item.profile),
         "release": release,
+        "dtype": dtype,
         "models": item.models,
         "downloads": item.downloads,
     }

@@ -55,7 +55,7 @@ def sweep(store: Store, options: SweepOptions, console: Console) -> SweepResult:
     Raises:
         SurroundingsUnusable: a cache cannot be written; what was recorded before stays.
     """
-    identity = fingerprint(options.release)
+    identity = fingerprint(options.release, options.dtype)
     source, date = load(store, options)
     since = store.newest_verdict()
     planned = plan(store, options, identity, source, date)
@@ -116,7 +116,7 @@ def _execute(
     environment = {"SPYRE_BACKEND_RELEASE": options.release}
     supervisor = Supervisor(options.work, limits=options.limits, env=environment, claim=claim)
     counted = _counted(planned)
-    with contextlib.closing(supervisor.run(planned.tasks(options.release))) as events:
+    with contextlib.closing(supervisor.run(planned.tasks(options.release, options.dtype))) as events:
         for event in events:
             task, outcome = event.task, event.outcome
             if event.kind == "started":
@@ -187,6 +187,7 @@ def _plain_options(options: SweepOptions) -> dict[str, object]:
         "families": sorted(options.families),
         "limit": options.limit,
         "retry": sorted(options.retry),
+        "dtype": options.dtype or "auto",
         "jobs": options.limits.workers(),
         "timeout": options.limits.timeout,
         "memory": options.limits.worker_memory(),

@@ -36,7 +36,8 @@ def judge(payload: Json) -> Json:
     """Judge one structure in a sweep's worker.
 
     Args:
-        payload: `profile` (as `Profile.to_json`), `release`, and the `models` and `downloads` that it stands for.
+        payload: `profile` (as `Profile.to_json`), `release`, the `models` and `downloads` that it stands for, and
+            `dtype`, the format that is forced, if any.
 
     Returns:
         The evidence: fields of the store's verdicts, and more that is kept as details.
@@ -45,7 +46,7 @@ def judge(payload: Json) -> Json:
 
     try:
         profile, budget = Profile.from_json(payload["profile"]), budget_for(payload["models"], payload["downloads"])
-        return judge_profile(profile, release=payload["release"], max_elements=budget)
+        return judge_profile(profile, release=payload["release"], max_elements=budget, dtype=payload.get("dtype"))
     finally:
         release_memory()
 
@@ -55,7 +56,14 @@ def budget_for(models: int, downloads: int) -> int:
     return FULL_ELEMENTS if models >= _MANY_MODELS or downloads >= _MANY_DOWNLOADS else SPARING_ELEMENTS
 
 
-def judge_profile(profile: Profile, *, release: str, say: Say | None = None, max_elements: int = FULL_ELEMENTS) -> Json:
+def judge_profile(
+    profile: Profile,
+    *,
+    release: str,
+    say: Say | None = None,
+    max_elements: int = FULL_ELEMENTS,
+    dtype: str | None = None,
+) -> Json:
     """Build a profile's model with seeded random weights and validate it.
 
     Args:
@@ -63,6 +71,7 @@ def judge_profile(profile: Profile, *, release: str, say: Say | None = None, max
         release: torch-spyre release to emulate.
         say: told about each step, in words.
         max_elements: parameter elements above which vocabulary and then depth are cut.
+        dtype: "float16" or "bfloat16"; None leaves the choice to the range pass.
     """
     from hf_adapters.corpus.build import build_model
     from hf_adapters.corpus.errors import CorpusError
@@ -75,16 +84,17 @@ def judge_profile(profile: Profile, *, release: str, say: Say | None = None, max
         return unbuildable(error)
     arguments = {"profile": profile.to_json(), "release": release, "max_elements": max_elements}
     source = ModelSource(builder=rebuild_profile, arguments=arguments)
-    return _judge_built(built, source, release=release, say=say)
+    return _judge_built(built, source, release=release, say=say, dtype=dtype)
 
 
-def judge_streamed(profile: Profile, *, release: str, say: Say | None = None) -> Json:
+def judge_streamed(profile: Profile, *, release: str, say: Say | None = None, dtype: str | None = None) -> Json:
     """Validate a profile's model with all its layers, of whatever size: weights are drawn one layer at a time.
 
     Args:
         profile: the structure.
         release: torch-spyre release to emulate.
         say: told about each step, in words.
+        dtype: as in `judge_profile`.
     """
     from hf_adapters.corpus.errors import CorpusError
     from hf_adapters.corpus.streamed import build_streamed
@@ -97,10 +107,17 @@ def judge_streamed(profile: Profile, *, release: str, say: Say | None = None) ->
         return unbuildable(error)
     arguments = {"profile": profile.to_json(), "release": release, "factors": dict(built.calmed)}
     source = ModelSource(builder=rebuild_streamed, arguments=arguments)
-    return _judge_built(built, source, release=release, say=say)
+    return _judge_built(built, source, release=release, say=say, dtype=dtype)
 
 
-def judge_found(found: ModelRef, *, release: str, say: Say | None = None, full_depth: bool = False) -> Json:
+def judge_found(
+    found: ModelRef,
+    *,
+    release: str,
+    say: Say | None = None,
+    full_depth: bool = False,
+    dtype: str | None = None,
+) -> Json:
     """Load a model that a reference was resolved to, with its real weights where they are at hand, and validate it.
 
     Args:
@@ -108,6 +125,7 @@ def judge_found(found: ModelRef, *, release: str, say: Say | None = None, full_d
         release: torch-spyre release to emulate.
         say: told about each step, in words.
         full_depth: judge all layers of a model too large to be held; its weights are then seeded random ones.
+        dtype: as in `judge_profile`.
 
     Raises:
         CorpusError: the weights are damaged, or had to be downloaded and could not.
@@ -117,7 +135,7 @@ def judge_found(found: ModelRef, *, release: str, say: Say | None = None, full_d
 
     say = say or _silent
     if full_depth and found.profile.expected_parameter_count > FULL_ELEMENTS:
-        evidence = judge_streamed(found.profile, release=release, say=say)
+        evidence = judge_streamed(found.profile, release=release, say=say, dtype=dtype)
         return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
     where = found.folder or "bundled profile"
     say(f"build: {found.ref} ({found.kind}, {where}), structure {found.profile.profile_id}, {found.weights} weights")
@@ -128,7 +146,7 @@ def judge_found(found: ModelRef, *, release: str, say: Say | None = None, full_d
     if found.weights == "real" and built.weights != "real":
         say("too large for its real weights here: cut, with seeded random weights")
     source = ModelSource(builder=rebuild_found, arguments={"found": found, "release": release})
-    evidence = _judge_built(built, source, release=release, say=say)
+    evidence = _judge_built(built, source, release=release, say=say, dtype=dtype)
     return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
 
 
@@ -219,8 +237,9 @@ def release_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _judge_built(built: BuiltModel, source: ModelSource, *, release: str, say: Say) -> Json:
+def _judge_built(built: BuiltModel, source: ModelSource, *, release: str, say: Say, dtype: str | None) -> Json:
     import hf_adapters
+    from hf_adapters.validation.ranges import DTYPES
     from spyre_backend.errors import DowncastWarning, FallbackWarning
 
     for name, (before, after) in built.cut.items():
@@ -236,6 +255,7 @@ def _judge_built(built: BuiltModel, source: ModelSource, *, release: str, say: S
             weights="real" if built.weights == "real" else "random",
             depth=_depth(built),
             source=source,
+            dtype=None if dtype is None else next(known for name, known in DTYPES.items() if name == dtype),
         )
     return {**evidence_of(validation), **_origin(built), "catalogue": describe_adapters(validation.adapters)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from hf_adapters.patching import patch_state
@@ -13,7 +14,7 @@ from hf_adapters.validation.functions import Patch
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.recording import Pooling, Recording
 from hf_adapters.validation.reference import Candidate, Judge
-from hf_adapters.validation.runners import Device, Execution, Runner, on_device, run_float64, weights_digest
+from hf_adapters.validation.runners import Device, Execution, Runner, in_dtype, on_device, run_float64, weights_digest
 from hf_adapters.validation.types import Check, Thresholds, Validation
 
 
@@ -29,6 +30,8 @@ class Task:
     release: str
     patch: Patch
     runner: Runner
+    dtype: torch.dtype
+    """Of the parameters on the device."""
     weights_before: str
     foreign_patch: bool
     """Whether the caller's own patch is applied, which leaves no report."""
@@ -56,7 +59,9 @@ def verdict(task: Task, judge: Judge, base: Validation, *, try_native: bool) -> 
 
 
 def _native(task: Task, judge: Judge, base: Validation) -> Validation:
-    runner = Device(adapters=(), release=task.release) if isinstance(task.runner, Device) else task.runner
+    runner = task.runner
+    if isinstance(runner, Device):
+        runner = in_dtype(Device(adapters=(), release=task.release), task.dtype)
     return _attempt(
         task, judge, base, lambda: runner(task.model, task.input_sets, task.pooling), lambda: (None, []), adapters={}
     )

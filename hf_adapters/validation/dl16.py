@@ -86,10 +86,11 @@ def rounded(x: Tensor, settings: Numerics | None = None) -> Tensor:
 
 
 def from_host(x: Tensor, settings: Numerics | None = None) -> Tensor:
-    """What a host fp16 tensor holds after the copy to the device: float32 with DL16 values.
+    """What a host fp16 or bf16 tensor holds after the copy to the device: float32 with DL16 values.
 
-    One fraction bit is rounded away, subnormals are halved, -inf becomes the largest negative code of the saturating
-    branch, 65504 becomes 65472 (D1.5).
+    Of fp16 one fraction bit is rounded away, subnormals are halved, -inf becomes the largest negative code of the
+    saturating branch, 65504 becomes 65472. bf16 keeps its fraction bits; what is beyond the range of DL16 becomes its
+    largest number, infinities become NaN (D1.5).
     """
     limits = settings or numerics()
     wide = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
@@ -97,7 +98,7 @@ def from_host(x: Tensor, settings: Numerics | None = None) -> Tensor:
         return wide
     lowest, highest = (float(v) for v in torch.aminmax(wide))
     ordinary = lowest >= -FP16_LARGEST_DL16 and highest <= FP16_LARGEST_DL16
-    if limits.halve_subnormals:
+    if limits.halve_subnormals and x.dtype != torch.bfloat16:
         normal = torch.nn.functional.hardshrink(wide, FP16_SMALLEST_NORMAL * (1 - 2.0**-20))
         wide = wide.lerp_(normal, 0.5) if ordinary else torch.where(normal == wide, wide, wide * 0.5)
     if ordinary:
@@ -106,6 +107,9 @@ def from_host(x: Tensor, settings: Numerics | None = None) -> Tensor:
 
 
 def _from_host_at_the_ends(wide: Tensor, dtype: torch.dtype, limits: Numerics) -> Tensor:
+    if dtype == torch.bfloat16:
+        inside = wide.clamp(-limits.dl16_max, limits.dl16_max)
+        return round_(torch.where(wide.isfinite(), inside, torch.full_like(wide, float("nan"))), limits)
     minus_inf = wide == float("-inf")
     finite = wide.isfinite()
     out = rounded(torch.where(minus_inf, torch.zeros_like(wide), wide), limits)

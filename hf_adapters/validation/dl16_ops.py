@@ -168,7 +168,7 @@ def attention(
         dropout_p: must be 0; a model is validated in evaluation mode.
 
     Returns:
-        `[..., l, v]`, the query's dtype.
+        `[..., l, v]`, the query's dtype. bfloat16 hides positions as float16 does, for both are DL16 (D1.6).
 
     Raises:
         ValueError: `dropout_p` is not 0.
@@ -180,14 +180,12 @@ def attention(
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    hidden = torch.finfo(torch.float16 if query.dtype == torch.bfloat16 else query.dtype).min
     factor = math.sqrt(query.shape[-1] ** -0.5 if scale is None else scale)
     scores = torch.matmul(query * factor, (key * factor).transpose(-2, -1))
     if is_causal:
         keep = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-        scores = scores.masked_fill(~keep, torch.finfo(query.dtype).min)
+        scores = scores.masked_fill(~keep, hidden)
     if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attn_mask, torch.finfo(query.dtype).min)
-        else:
-            scores = scores + attn_mask
+        scores = scores.masked_fill(~attn_mask, hidden) if attn_mask.dtype == torch.bool else scores + attn_mask
     return torch.matmul(torch.softmax(scores, -1), value)

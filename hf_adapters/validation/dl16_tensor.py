@@ -1,7 +1,7 @@
-"""A CPU tensor that says it is float16 and holds DL16 values in float32.
+"""A CPU tensor that says it is float16 or bfloat16 and holds DL16 values in float32.
 
 Model code asks tensors for their dtype (`hidden.to(input_dtype)`, `torch.finfo(x.dtype).min`), so the simulation must
-show float16 while keeping the device's range, which is wider than float16's (D1.5).
+show the dtype of the model while keeping the device's format, which both have there (D1.5, D1.6).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from torch.utils._pytree import tree_map
 
 
 class DL16Tensor(torch.Tensor):
-    """float16 to its reader, float32 with DL16 values inside (`dl16`)."""
+    """A half-precision tensor to its reader, float32 with DL16 values inside (`dl16`)."""
 
     dl16: Tensor
 
     @staticmethod
-    def __new__(cls, values: Tensor) -> DL16Tensor:
-        """Wrap float32 `values`, which must be DL16 numbers already; storage is shared."""
+    def __new__(cls, values: Tensor, dtype: torch.dtype = torch.float16) -> DL16Tensor:
+        """Wrap float32 `values`, which must be DL16 numbers already; storage is shared. `dtype` is what it shows."""
         return torch.Tensor._make_wrapper_subclass(
             cls,
             values.size(),
             strides=values.stride(),
             storage_offset=values.storage_offset(),
-            dtype=torch.float16,
+            dtype=dtype,
             device=values.device,
         )
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(self, values: Tensor, dtype: torch.dtype = torch.float16) -> None:
         self.dl16 = values
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]

@@ -1,7 +1,8 @@
 """The noise floor: a stock model run in the device's number format on the CPU.
 
-`device_format()` makes every float16 operation on CPU tensors compute as the device would: operands converted to
-DL16, the result rounded to DL16, sums and matrix products accumulated in 64-wide DL16 partial sums (D1.5, D6.5).
+`device_format()` makes every float16 and bfloat16 operation on CPU tensors compute as the device would: operands
+converted to DL16, the result rounded to DL16, sums and matrix products accumulated in 64-wide DL16 partial sums (D1.5,
+D6.5). Both dtypes are DL16 there (D1.6); they differ in what the host rounds away before.
 float32 operations stay float32, as on the device (D1.6); those the device has no float32 kernel for (a matrix
 product, say) are counted in `FormatLog.off_format`, because the device cannot have run them. No device, no compiler
 and no patch take part.
@@ -9,6 +10,7 @@ and no patch take part.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +49,9 @@ HEAVY = {
 }
 """The computations a transformer layer consists of; done in another format than DL16 they were not done on the device
 (D1.6)."""
+
+HALF = (torch.float16, torch.bfloat16)
+"""The dtypes that are DL16 on the device (D1.6)."""
 
 PRODUCTS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm}
 
@@ -106,7 +111,7 @@ class FormatLog:
 
 
 class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs each ATen operation on float16 tensors in DL16; other dtypes pass through."""
+    """Runs each ATen operation on float16 and bfloat16 tensors in DL16; other dtypes pass through."""
 
     def __init__(self, settings: Numerics, log: FormatLog) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -119,7 +124,7 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         packet = func.overloadpacket
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        narrow = any(leaf.dtype == torch.float16 for leaf in leaves)
+        narrow = any(leaf.dtype in HALF for leaf in leaves)
         if packet is aten._to_copy:
             return self._cast(func, args, kwargs)
         if not narrow:
@@ -131,9 +136,9 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._in_place(func, args, kwargs)
         handler = dl16_ops.HANDLERS.get(packet)
         dtype = _result_dtype(leaves, kwargs)
-        inner_args, inner_kwargs = self._to_values(args), self._to_values(_without_half(kwargs))
-        if dtype != torch.float16:
-            self._note_heavy(packet, [leaf for leaf in leaves if leaf.dtype != torch.float16])
+        inner_args, inner_kwargs = self._to_values(args, dtype), self._to_values(_without_half(kwargs), dtype)
+        if dtype not in HALF:
+            self._note_heavy(packet, [leaf for leaf in leaves if leaf.dtype not in HALF])
             return func(*inner_args, **inner_kwargs)
         self.log.dl16_ops[str(packet)] += 1
         if packet in PRODUCTS:
@@ -145,7 +150,7 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*inner_args, **inner_kwargs)
             if not (func.is_view or packet in MOVEMENT):
                 out = tree_map(self._round, out)
-        return tree_map(_wrap, out)
+        return tree_map(lambda leaf: _wrap(leaf, dtype), out)
 
     def _note_heavy(self, packet: Any, leaves: list[Tensor]) -> None:
         if packet not in HEAVY or (packet in FP32_HEAVY and all(leaf.dtype != torch.float64 for leaf in leaves)):
@@ -155,13 +160,21 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if wide and not outer_product:
             self.log.off_format[str(packet), str(wide[0].dtype).removeprefix("torch.")] += 1
 
-    def _to_values(self, value: Any) -> Any:
-        return tree_map(self._values, value)
+    def _to_values(self, value: Any, dtype: torch.dtype | None) -> Any:
+        """Operands as float32; in bfloat16, scalars such as its own minimum end where DL16 does, as in a copy."""
+        limit = self.settings.dl16_max if dtype == torch.bfloat16 else float("inf")
+
+        def inner(leaf: Any) -> Any:
+            if isinstance(leaf, float) and limit < abs(leaf) < float("inf"):
+                return math.copysign(limit, leaf)
+            return self._values(leaf)
+
+        return tree_map(inner, value)
 
     def _values(self, leaf: Any) -> Any:
         if isinstance(leaf, DL16Tensor):
             return leaf.dl16
-        if not isinstance(leaf, Tensor) or leaf.dtype != torch.float16:
+        if not isinstance(leaf, Tensor) or leaf.dtype not in HALF:
             return leaf
         base = leaf if leaf._base is None else leaf._base
         if getattr(base, ON_DEVICE, False):
@@ -173,20 +186,25 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source, target = args[0], kwargs.get("dtype") or args[0].dtype
-        if source.dtype == torch.float16 and (isinstance(source, DL16Tensor) or target != torch.float16):
+        if source.dtype in HALF and (isinstance(source, DL16Tensor) or target != source.dtype):
             value = self._values(source)
-            return DL16Tensor(value.clone()) if target == torch.float16 else func(value, **kwargs)
-        if target == torch.float16 and source.dtype != torch.float16 and source.dtype.is_floating_point:
-            return DL16Tensor(dl16.rounded(source.to(torch.float32), self.settings))
+            return DL16Tensor(value.clone(), target) if target in HALF else func(value, **kwargs)
+        if target in HALF and source.dtype not in HALF and source.dtype.is_floating_point:
+            wide = source.to(torch.float32)
+            if target == torch.bfloat16:
+                # Fills of masks end at bfloat16's own minimum, which a copy to the device brings into range (D1.5).
+                wide = wide.clamp(-self.settings.dl16_max, self.settings.dl16_max)
+            return DL16Tensor(dl16.rounded(wide, self.settings), target)
         return func(*args, **kwargs)
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = args[0]
-        inner_args, inner_kwargs = self._to_values(args), self._to_values(_without_half(kwargs))
+        dtype = target.dtype if isinstance(target, Tensor) else None
+        inner_args, inner_kwargs = self._to_values(args, dtype), self._to_values(_without_half(kwargs), dtype)
         if isinstance(target, DL16Tensor):
             func(target.dl16, *inner_args[1:], **inner_kwargs)
             target.dl16.copy_(dl16.rounded(target.dl16, self.settings))
-        elif isinstance(target, Tensor) and target.dtype == torch.float16:
+        elif isinstance(target, Tensor) and target.dtype in HALF:
             wide = target.to(torch.float32)
             func(wide, *inner_args[1:], **inner_kwargs)
             target.copy_(wide)
@@ -208,10 +226,10 @@ class _AttentionMode(TorchFunctionMode):
 
 @contextmanager
 def device_format(settings: Numerics | None = None) -> Iterator[FormatLog]:
-    """Compute float16 operations on CPU tensors in the device's number format inside the block.
+    """Compute float16 and bfloat16 operations on CPU tensors in the device's number format inside the block.
 
-    Plain float16 tensors (weights, inputs, constants) are converted as a host-to-device copy would (D1.5); results
-    are `DL16Tensor`.
+    Plain tensors of these dtypes (weights, inputs, constants) are converted as a host-to-device copy would (D1.5);
+    results are `DL16Tensor`.
 
     Args:
         settings: numerics; those of the release in force when None.
@@ -225,21 +243,28 @@ def device_format(settings: Numerics | None = None) -> Iterator[FormatLog]:
 
 
 def load(weight: Tensor, settings: Numerics | None = None) -> Tensor:
-    """A float16 weight as the device holds it, as a float16 tensor that is not converted again at each use.
+    """A float16 or bfloat16 weight as the device holds it, in its own dtype and not converted again at each use.
 
-    float16 holds every DL16 number of its own normal range; a halved subnormal loses at most 2^-25.
+    float16 holds every DL16 number of its own normal range; a halved subnormal loses at most 2^-25. A bfloat16 number
+    is a DL16 number unless it is outside the range of DL16; a weight with such values is converted at each use.
     """
-    held = dl16.from_host(weight, settings).to(torch.float16)
-    setattr(held, ON_DEVICE, True)
-    return held
+    held = dl16.from_host(weight, settings)
+    same = held.to(weight.dtype)
+    if weight.dtype == torch.bfloat16 and not torch.equal(same.to(torch.float32), held):
+        return weight
+    setattr(same, ON_DEVICE, True)
+    return same
 
 
-def _wrap(leaf: Any) -> Any:
-    return DL16Tensor(leaf) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32 else leaf
+def _wrap(leaf: Any, dtype: torch.dtype) -> Any:
+    return DL16Tensor(leaf, dtype) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32 else leaf
 
 
 def _without_half(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {key: torch.float32 if value is torch.float16 else value for key, value in kwargs.items()}
+    return {
+        key: torch.float32 if isinstance(value, torch.dtype) and value in HALF else value
+        for key, value in kwargs.items()
+    }
 
 
 def _result_dtype(leaves: list[Tensor], kwargs: dict[str, Any]) -> torch.dtype:

@@ -70,7 +70,14 @@ def floor_limits(
 
 
 def inside(
-    model: nn.Module, batch: InputSet, apply: Patch, layer: str, thresholds: Thresholds, *, exact: bool
+    model: nn.Module,
+    batch: InputSet,
+    apply: Patch,
+    layer: str,
+    thresholds: Thresholds,
+    *,
+    exact: bool,
+    dtype: torch.dtype = torch.float16,
 ) -> Off | None:
     """The first module inside a layer whose own output is off; modules return before the modules around them.
 
@@ -82,6 +89,7 @@ def inside(
             includes them.
         thresholds: the limits.
         exact: compare in float64; otherwise in the device's number format, in units of the floor.
+        dtype: float16 or bfloat16, that of the parameters on the device.
 
     Returns:
         None when no module has an output of the stock shape that is off.
@@ -91,9 +99,13 @@ def inside(
     if exact:
         limits = dict.fromkeys(stock.values, thresholds.equivalence)
     else:
-        limits = floor_limits(_narrow_outputs(model, batch, paths), stock, thresholds, [batch])
+        limits = floor_limits(_narrow_outputs(model, batch, paths, dtype), stock, thresholds, [batch])
     with apply(model) as candidate:
-        ours = _outputs(candidate, batch, paths, in_float64()) if exact else _narrow_outputs(candidate, batch, paths)
+        ours = (
+            _outputs(candidate, batch, paths, in_float64())
+            if exact
+            else _narrow_outputs(candidate, batch, paths, dtype)
+        )
     comparable = {
         key: value
         for key, value in stock.values.items()
@@ -115,8 +127,8 @@ def _scope(model: nn.Module, layer: str) -> list[str]:
     ]
 
 
-def _narrow_outputs(model: nn.Module, batch: InputSet, paths: Sequence[str]) -> Recording:
-    narrow = half_copy(model)
+def _narrow_outputs(model: nn.Module, batch: InputSet, paths: Sequence[str], dtype: torch.dtype) -> Recording:
+    narrow = half_copy(model, dtype)
     refresh_derived(narrow)
     return _outputs(narrow, batch, paths, device_format())
 

@@ -81,8 +81,9 @@ class InlineJudge:
         pooling: Pooling,
         thresholds: Thresholds,
         release: str | None = None,
+        dtype: torch.dtype = torch.float16,
     ) -> None:
-        """Compute the reference values of `model`, which must be stock.
+        """Compute the reference values of `model`, which must be stock, and its noise floor in `dtype`.
 
         Raises:
             UnusableReference: the stock model yields NaN or infinities.
@@ -93,7 +94,7 @@ class InlineJudge:
         with capabilities.use(release or capabilities.current().release):
             self._digest = weights_digest(model)
             self._reference = run_reference(model, input_sets, pooling)
-            floor = run_floor(model, input_sets, pooling)
+            floor = run_floor(model, input_sets, pooling, dtype)
             self._floor, self._products = floor.recording, floor.products
         # Only a patched candidate is compared in float64; a stock one that is accepted never needs these values.
         self._exact: Recording | None = None
@@ -135,6 +136,7 @@ class _Request:
     pooling: Pooling
     thresholds: Thresholds
     release: str | None
+    dtype: torch.dtype
     threads: int
 
 
@@ -225,15 +227,15 @@ class ProcessJudge:
         pooling: Pooling,
         thresholds: Thresholds,
         release: str | None = None,
+        dtype: torch.dtype = torch.float16,
         patience: float = REPLY_SECONDS,
     ) -> None:
         self._server = shared_server()
         self._patience = patience
         self._pending = True
         self._digest = ""
-        self._server.send(
-            "open", _Request(source, tuple(input_sets), pooling, thresholds, release, torch.get_num_threads())
-        )
+        threads = torch.get_num_threads()
+        self._server.send("open", _Request(source, tuple(input_sets), pooling, thresholds, release, dtype, threads))
 
     def digest(self) -> str:
         """See `Judge`; waits until the reference values exist."""
@@ -297,7 +299,8 @@ def _open(state: dict[str, InlineJudge], request: _Request) -> str:
     torch.set_num_threads(request.threads)
     state.clear()
     model = request.source.build()
-    state["judge"] = InlineJudge(model, request.input_sets, request.pooling, request.thresholds, request.release)
+    settings = (request.input_sets, request.pooling, request.thresholds, request.release, request.dtype)
+    state["judge"] = InlineJudge(model, *settings)
     return state["judge"].digest()
 
 

@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hf_adapters.patching import patch_state
 from hf_adapters.validation.float64 import in_float64
-from hf_adapters.validation.floor import ON_DEVICE, device_format, load
+from hf_adapters.validation.floor import HALF, ON_DEVICE, device_format, load
 from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.places import located, regions, trail
 from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
@@ -53,6 +53,8 @@ class Runner(Protocol):
     """Executes a model, patched already, and must leave it as it was."""
 
     name: str
+    dtype: torch.dtype
+    """Of the parameters on the device: float16 or bfloat16; set by `in_dtype`."""
 
     def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
         """Run `model` on each set; errors of the device (`SpyreUnsupported`) pass through."""
@@ -78,10 +80,24 @@ def run_float64(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooli
         return record(model, compared, layers=repeated_layers(model), pooling=pooling)
 
 
-def run_floor(model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
+def run_floor(
+    model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling, dtype: torch.dtype = torch.float16
+) -> Execution:
     """A stock model in the device's number format, without device or patch; its error against
-    `run_reference` is the noise floor."""
-    return Simulated()(model, input_sets, pooling)
+    `run_reference` is the noise floor of `dtype`."""
+    return in_dtype(Simulated(), dtype)(model, input_sets, pooling)
+
+
+R = TypeVar("R", bound=Runner)
+
+
+def in_dtype(runner: R, dtype: torch.dtype) -> R:
+    """The same runner for parameters of another dtype; one that names none runs in float16."""
+    if getattr(runner, "dtype", torch.float16) == dtype:
+        return runner
+    other = copy.copy(runner)
+    other.dtype = dtype
+    return other
 
 
 class Simulated:
@@ -89,16 +105,18 @@ class Simulated:
     the device."""
 
     name = "simulated"
+    dtype = torch.float16
 
     def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
         """See `Runner`."""
         started = time.perf_counter()
-        narrow = half_copy(model)
+        narrow = half_copy(model, self.dtype)
         refresh_derived(narrow)
         for parameter in narrow.parameters():
-            if parameter.dtype == torch.float16:
-                parameter.data = load(parameter.data)
-                setattr(parameter, ON_DEVICE, True)
+            if parameter.dtype in HALF:
+                loaded = load(parameter.data)
+                parameter.data = loaded
+                setattr(parameter, ON_DEVICE, getattr(loaded, ON_DEVICE, False))
         layers = repeated_layers(narrow)
         with device_format() as log:
             recording = record(narrow, on_device(input_sets), layers=layers, pooling=pooling)
@@ -112,13 +130,13 @@ class Simulated:
         )
 
 
-def half_copy(model: nn.Module) -> nn.Module:
-    """A deep copy with float16 parameters, as a checkpoint loaded in float16 has them; buffers outside the checkpoint
+def half_copy(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
+    """A deep copy with half-precision parameters, as a checkpoint loaded so has them; buffers outside the checkpoint
     (rotary frequencies) keep float32."""
     memo: dict[int, object] = {}
     for parameter in model.parameters():
         narrow = (
-            nn.Parameter(parameter.detach().to(torch.float16), requires_grad=False)
+            nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
             if parameter.is_floating_point()
             else parameter
         )
@@ -127,7 +145,7 @@ def half_copy(model: nn.Module) -> nn.Module:
     for module in twin.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point() and name not in module._non_persistent_buffers_set:
-                module._buffers[name] = buffer.to(torch.float16)
+                module._buffers[name] = buffer.to(dtype)
     return twin.eval()
 
 
@@ -149,6 +167,7 @@ class Device:
     """Compiles the model for the device with `hf_adapters.compile` and calls it there."""
 
     name = "device"
+    dtype = torch.float16
 
     def __init__(self, *, adapters: Sequence[str] | None = None, release: str | None = None) -> None:
         """`adapters` as `only` of `hf_adapters.compile`; an empty sequence compiles the stock model."""
@@ -162,7 +181,7 @@ class Device:
         from spyre_backend.runtime.observed import launches as observed
 
         started = time.perf_counter()
-        compiled = hf_adapters.compile(model, only=self.adapters, release=self.release)
+        compiled = hf_adapters.compile(model, dtype=self.dtype, only=self.adapters, release=self.release)
         try:
             layers = repeated_layers(compiled)
             device = torch.spyre  # type: ignore[attr-defined]

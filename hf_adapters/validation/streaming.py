@@ -138,7 +138,7 @@ def _first_of_each_kind(model: nn.Module, stream: LayerStream) -> None:
 def _fill(model: nn.Module, stream: LayerStream, kind: int, index: int) -> None:
     """Write the weights of layer `index` into the carrier's layer, and bring what follows from them up to date."""
     from hf_adapters._execution import STATE, CompiledState, bring_up_to_date
-    from hf_adapters.validation.floor import load
+    from hf_adapters.validation.floor import HALF, load
     from hf_adapters.validation.runners import refresh_derived
 
     compiled: CompiledState | None = model.__dict__.get(STATE)
@@ -148,7 +148,7 @@ def _fill(model: nn.Module, stream: LayerStream, kind: int, index: int) -> None:
     with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         for name, value in stream.weights(index):
             target = originals.get(id(held[name]), held[name])
-            target.copy_(load(value.to(torch.float16)) if target.dtype == torch.float16 else value)
+            target.copy_(load(value.to(target.dtype)) if target.dtype in HALF else value)
         if compiled is None:
             refresh_derived(model)
         else:

@@ -116,6 +116,34 @@ class Judgement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Precision:
+    """The 16-bit format a model was validated in, and the range pass that it was chosen by."""
+
+    dtype: Literal["float16", "bfloat16"]
+    forced: bool
+    """Whether the caller chose it."""
+    reason: str
+    checkpoint: Literal["float16", "bfloat16", "float32", "unknown"] = "unknown"
+    """The narrowest format that holds every weight exactly."""
+    largest_weight: float = 0.0
+    largest_weight_at: str = ""
+    largest_value: float = 0.0
+    """Largest absolute value that a module took or gave, in float32 on the CPU."""
+    largest_value_at: str = ""
+    largest_crossing: float = 0.0
+    """The same of what goes from the host to the device or back."""
+    largest_crossing_at: str = ""
+    rounded_share: float = 0.0
+    """Share of the weights that `dtype` does not hold exactly."""
+    tiny_share: float = 0.0
+    """Share of the weights, other than zero, below 2^-14, the smallest normal float16."""
+
+    def sentence(self) -> str:
+        """The choice as one readable line."""
+        return f"{self.dtype} ({self.reason}); the weights are exact in {self.checkpoint}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Validation:
     """The evidence behind a verdict; plain data, so that it can be stored and sent between processes."""
 
@@ -148,6 +176,8 @@ class Validation:
     """Adapter -> hash of its source."""
     native_reason: str | None = None
     """Why the stock model was not accepted as it is; None when it was not tried."""
+    precision: Precision | None = None
+    """The 16-bit format and why it; None in records that are older than the choice."""
     weights: str = "random"
     depth: str = "all layers"
     inputs: str = ""
@@ -184,4 +214,6 @@ class Validation:
         kept = {key: value for key, value in data.items() if key in known}
         kept["failed_checks"] = tuple(kept.get("failed_checks", ()))
         kept["places"] = tuple(PlaceFigures(**place) for place in kept.get("places", ()))
+        if isinstance(kept.get("precision"), dict):
+            kept["precision"] = Precision(**kept["precision"])
         return cls(**kept)

@@ -31,6 +31,8 @@ from tests.cli.conftest import Done, Run, error_line
         ),
         (("report", "--backend-release", "1999.01"), "unknown torch-spyre release"),
         (("check", "bert.tiny/v30522", "--backend-release", "1999.01"), "unknown torch-spyre release"),
+        (("check", "bert.tiny/v30522", "--dtype", "float8"), "--dtype float8: the device multiplies float16 and"),
+        (("sweep", "--dtype", "float32"), "--dtype float32: the device multiplies float16 and bfloat16; give one of"),
         (("report", "--format", "pdf"), "'--format'"),
         (("report",), "there is no database at hf-adapters.db: run hf-adapters sweep"),
         (("show", "bert.tiny/v30522"), "there is no database at hf-adapters.db"),

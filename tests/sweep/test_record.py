@@ -76,6 +76,7 @@ def test_releases_have_fingerprints_of_their_own() -> None:
     assert first.value != second.value
     assert first.code == second.code
     assert first == fingerprint("2026.07")
+    assert fingerprint("2026.07", "bfloat16").value not in (first.value, fingerprint("2026.07", "float16").value)
 
 
 def test_the_code_hash_knows_names_and_contents(tmp_path: object) -> None:

@@ -47,7 +47,8 @@ def test_values_are_those_of_the_whole_model(profile: Profile) -> None:
     assert (streamed.depth, streamed.elements) == ("full", whole.elements)
     assert len(streamed.model.get_submodule(stream.path)) == len(set(stream.kinds)) < 5  # type: ignore[arg-type]
     sets = standard_sets(spec_of(whole.model), 3)[:2]
-    for run in (run_reference, run_float64, lambda *given: run_floor(*given).recording):
+    floors = [lambda *given, t=t: run_floor(*given, t).recording for t in (torch.float16, torch.bfloat16)]
+    for run in (run_reference, run_float64, *floors):
         expected, found = run(whole.model, sets, "mean"), run(streamed.model, sets, "mean")
         assert list(found.values) == list(expected.values)
         assert all(torch.equal(found.values[key], value) for key, value in expected.values.items())
