@@ -93,11 +93,7 @@ class Candidate:
     def key(self) -> str:
         """Equal for candidates that do the same."""
         tables = " ".join(f"{name}={table.graph}" for name, table in sorted(self.tables.items()))
-        names = {node.name: f"n{index}" for index, node in enumerate(self.graph.nodes)}
-        text = str(self.graph)
-        for old in sorted(names, key=len, reverse=True):
-            text = text.replace(f"%{old} ", f"%{names[old]} ").replace(f"%{old},", f"%{names[old]},")
-        return f"{text}{tables}{self.eager}"
+        return f"{text_of(self.graph)}{tables}{self.eager}"
 
     def root(self, dtype: torch.dtype) -> fx.GraphModule:
         """A module with this form as its forward."""
@@ -134,6 +130,12 @@ class Candidate:
         root = self.root(torch.float64)
         with torch.no_grad(), in_float64():
             return list(tensors(fx.Interpreter(root).run(*arguments)))
+
+
+def text_of(graph: fx.Graph) -> str:
+    """Equal for graphs that do the same with the same names of inputs and attributes."""
+    places = {node: f"%{index}" for index, node in enumerate(graph.nodes)}
+    return "\n".join(f"{n.op} {n.target} {fx.map_arg((n.args, n.kwargs), places.__getitem__)!r}" for n in graph.nodes)
 
 
 class _Keeping(fx.Interpreter):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+from torch import nn
 
 from hf_adapters.agents.protocol import BudgetSpent, Cost, Draft, DraftTask, NoDraft
 from hf_adapters.agents.rewrite.calls import recorded
 from hf_adapters.agents.rewrite.emit import Emitted, emit
 from hf_adapters.agents.rewrite.search import Found, Search
-from hf_adapters.agents.rewrite.trace import Untraceable, trace
+from hf_adapters.agents.rewrite.trace import Untraceable, openable, trace
+from hf_adapters.validation.functions import Call
 
 _COMPILATIONS = 40
 """Candidates of one draft that the compiler is asked about."""
@@ -51,28 +54,40 @@ class RewriteDrafter:
         )
 
     def _search(self, task: DraftTask, say: Any) -> list[Found]:
-        paths = _paths(task)
-        for path in paths:
+        limit = task.allowance.seconds
+        deadline = time.monotonic() + limit if limit else float("inf")
+        for path in _paths(task):
             try:
                 module, calls = recorded(task.subject, path)
-                traced = trace(module, calls)
+                found, inside = self._forms(task, (path, module, calls), (), deadline, say)
+                if not found and inside and (opened := openable(module)):
+                    found, _ = self._forms(task, (path, module, calls), opened, deadline, say)
             except (Untraceable, LookupError) as error:
                 say(f"{path or 'the model'}: {error}")
                 continue
-            say(f"{path or 'the model'} ({type(module).__name__}): {len(list(traced.graph.nodes))} operations")
-            limit = task.allowance.seconds
-            deadline = time.monotonic() + limit if limit else float("inf")
-            search = Search(
-                traced=traced, release=task.release, compilations=self.compilations, deadline=deadline, say=say
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = search.run()
             if found:
                 return found
             if time.monotonic() >= deadline:
                 raise BudgetSpent(f"no form was found in {limit:.0f} seconds")
         raise NoDraft("no form of the failing module that the rule book reaches lowers")
+
+    def _forms(
+        self,
+        task: DraftTask,
+        called: tuple[str, nn.Module, tuple[Call, Call]],
+        opened: Collection[str],
+        deadline: float,
+        say: Any,
+    ) -> tuple[list[Found], bool]:
+        """Forms of one module that lower, and whether the refused operation is inside one of its children."""
+        path, module, calls = called
+        traced = trace(module, calls, opened)
+        what = f", with {len(opened)} modules inside it" if opened else ""
+        say(f"{path or 'the model'} ({type(module).__name__}): {len(list(traced.graph.nodes))} operations{what}")
+        search = Search(traced=traced, release=task.release, compilations=self.compilations, deadline=deadline, say=say)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return search.run(), search.inside
 
     def _written(self, task: DraftTask, found: list[Found], say: Any) -> list[tuple[Emitted, Found]]:
         from hf_adapters.agents.screening.policy import screen

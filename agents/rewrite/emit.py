@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from hf_adapters._regions import EAGER
 from hf_adapters.agents.rewrite.candidate import Candidate, Table
-from hf_adapters.agents.rewrite.examples import example_of
+from hf_adapters.agents.rewrite.examples import example_of, is_of_transformers
+from hf_adapters.agents.rewrite.own_example import own_example
 from hf_adapters.agents.rewrite.search import Found
-from hf_adapters.agents.rewrite.trace import bind
+from hf_adapters.agents.rewrite.trace import Traced, attributes_of, bind
 from hf_adapters.agents.rewrite.write import Writer, broken
 from hf_adapters.catalogue import catalogue
 
+_MASKED = -1e4
+"""No activation is below this, the entries of an additive mask are."""
 _ORDER = 200
 """After the adapters of the catalogue, which the module was traced with."""
 
@@ -51,13 +54,23 @@ def emit(found: Found, model: nn.Module, *, rules: tuple[str, ...], release: str
     short = f"{class_name[:60]} in a form that lowers."
     forward, functional = ("", False) if candidate.eager else _forward(candidate)
     functions = [_table_function(table) for table in candidate.tables.values()]
+    additive = any(_is_additive(candidate.traced, name) for name in candidate.traced.inputs)
+    # Transformers' eager attention has casts to float32 that its other implementations do not have.
+    widened = _widened(candidate) or additive
+    if is_of_transformers(model):
+        stock, example = "", example_of(model, widened=widened, additive=additive)
+    else:
+        body, used = _forward(Candidate(traced=candidate.traced, graph=candidate.traced.graph), ways_out=False)
+        stock, example = own_example(candidate.traced, body, widened=widened)
+        functional = functional or used
     text = "\n\n\n".join(
         [
             *([_mixin(mixin, class_name, steps, forward)] if forward else []),
             *(function for function, _ in functions),
             _sites(candidate, mixin, class_name, model),
             _apply(candidate, mixin),
-            example_of(model, widened=_widened(candidate)),
+            *([stock] if stock else []),
+            example,
             _adapter(name, short, rules, candidate, release),
         ]
     )
@@ -104,7 +117,7 @@ def _mixin(mixin: str, class_name: str, steps: str, forward: str) -> str:
     return f'class {mixin}(nn.Module):\n    """{text}"""\n\n{forward}'
 
 
-def _forward(candidate: Candidate) -> tuple[str, bool]:
+def _forward(candidate: Candidate, *, ways_out: bool = True) -> tuple[str, bool]:
     traced = candidate.traced
     parameters = dict(inspect.signature(type(traced.module).forward).parameters)
     parameters.pop("self")
@@ -114,11 +127,12 @@ def _forward(candidate: Candidate) -> tuple[str, bool]:
     lines = _unpacking(candidate)
     writer = Writer({node: name for name, node in nodes.items()}, {*parameters, *nodes})
     result = writer.body(candidate.graph)
-    lines = [*_ways_out(candidate, parameters), *lines, *writer.lines, f"return {result}"]
+    lines = [*(_ways_out(candidate, parameters) if ways_out else ()), *lines, *writer.lines, f"return {result}"]
     body = "\n".join(f"        {text}" for line in lines for text in broken(line, 112 - 8))
     doc = '        """As the stock forward."""'
     returns = "Tensor" if not result.startswith("(") else "Any"
-    return f"    def forward({declared}) -> {returns}:\n{doc}\n{body}", writer.functional
+    head = "\n".join(f"    {text}" for text in broken(f"def forward({declared}) -> {returns}:", 112 - 4))
+    return f"{head}\n{doc}\n{body}", writer.functional
 
 
 def _stars(parameter: inspect.Parameter) -> str:
@@ -165,6 +179,8 @@ def _ways_out(candidate: Candidate, parameters: dict[str, inspect.Parameter]) ->
                 conditions.append(f"{name} is not None")
             elif isinstance(value, bool):
                 conditions.append(f"not {name}" if value else name)
+        if _is_additive(traced, name):
+            conditions.append(f"not {name}.is_floating_point()")
     if not conditions:
         return []
     passed = []
@@ -172,7 +188,18 @@ def _ways_out(candidate: Candidate, parameters: dict[str, inspect.Parameter]) ->
         star = _stars(parameter)
         plain = parameter.kind is parameter.POSITIONAL_ONLY or parameter.default is parameter.empty
         passed.append(f"{star}{name}" if star else name if plain else f"{name}={name}")
-    return [f"if {' or '.join(conditions)}:", f"    return super().forward({', '.join(passed)})"]
+    condition = f"if {' or '.join(conditions)}:"
+    first, *rest = conditions
+    head = [condition] if len(condition) < 100 else ["if (", f"    {first}", *(f"    or {text}" for text in rest), "):"]
+    return [*head, f"    return super().forward({', '.join(passed)})"]
+
+
+def _is_additive(traced: Traced, name: str) -> bool:
+    """Whether a parameter is a mask to be added to scores: other attention implementations give boolean ones."""
+    if traced.inputs.get(name) != (name, None):
+        return False
+    held = traced.arguments(0)[list(traced.inputs).index(name)]
+    return bool(held.is_floating_point() and held.numel() and held.min() <= _MASKED)
 
 
 def _table_function(table: Table) -> tuple[str, bool]:
@@ -242,19 +269,30 @@ def _guards(candidate: Candidate, class_name: str, model: nn.Module) -> list[str
     """Attributes whose value the graph holds as a number: other modules of the class may have other ones."""
     module = candidate.traced.module
     same = [m for m in model.modules() if type(m).__name__ == class_name]
-    tables = " ".join(str(table.graph) for table in candidate.tables.values())
-    names = [n for n, v in vars(module).items() if type(v) is int and not n.startswith("_")] if tables else []
+    graphs = " ".join(str(graph) for graph in (candidate.graph, *(t.graph for t in candidate.tables.values())))
+    written = {int(digits) for digits in re.findall(r"(?<![\w.])\d+(?![\w.])", graphs)}
+    plain = attributes_of(module, candidate.traced.opened)
+    names = [n for n, v in plain.items() if type(v) is int and v > 1 and v in written]
     names += [n for n in candidate.traced.fixed if n not in names]
-    names += [n for n, v in vars(module).items() if type(v) in (bool, str) and not n.startswith(("_", "training"))]
+    names += [n for n, v in plain.items() if type(v) in (bool, str)]
     checks = []
-    for name in names:
-        own = getattr(module, name)
-        if name != "training" and all(getattr(m, name, None) == own for m in same) and not isinstance(own, Tensor):
-            checks.append(f'getattr(module, "{name}", None) == {_literal(own)}')
-    for name in candidate.relies:
-        owner, _, attribute = name.rpartition(".")
-        checks.append(f"module.{name} == {_literal(getattr(module.get_submodule(owner), attribute))}")
+    for name in dict.fromkeys(names):
+        own = plain[name]
+        if all(_held(m, name) == own for m in same) and not isinstance(own, Tensor):
+            sign = "is" if isinstance(own, bool) else "=="
+            read = f"module.{name}" if "." in name else f'getattr(module, "{name}", None)'
+            checks.append(f"{read} {sign} {_literal(own)}")
+    checks += [f"module.{name} == {_literal(_held(module, name))}" for name in candidate.relies]
     return checks
+
+
+def _held(module: nn.Module, name: str) -> Any:
+    """The value of a dotted attribute; None where there is none."""
+    owner, _, attribute = name.rpartition(".")
+    try:
+        return getattr(module.get_submodule(owner), attribute, None)
+    except AttributeError:
+        return None
 
 
 def _widened(candidate: Candidate) -> bool:

@@ -14,17 +14,29 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _VOCABULARY = 60
 
 
-def example_of(model: nn.Module, *, widened: bool = False) -> str:
-    """The functions `_build`, `_inputs` and `_examples` of an adapter file; see `Example.widened`.
+def is_of_transformers(model: nn.Module) -> bool:
+    """Whether an adapter file may import the model's class."""
+    return getattr(model, "config", None) is not None and bool(_MODELING.fullmatch(type(model).__module__))
+
+
+def example_of(model: nn.Module, *, widened: bool = False, additive: bool = False) -> str:
+    """The functions `_build`, `_inputs` and `_examples` of an adapter file.
+
+    Args:
+        model: the failing model, stock.
+        widened: see `Example.widened`.
+        additive: the form takes masks that are added to scores, which transformers' eager attention is given.
 
     Raises:
         ValueError: the model is none of the transformers library, or its config is no plain data.
     """
     model_class: Any = type(model)
     config: Any = getattr(model, "config", None)
-    if config is None or not _MODELING.fullmatch(model_class.__module__):
+    if not is_of_transformers(model):
         raise ValueError(f"{model_class.__name__} is no model of transformers, so no example of it can be written")
     values = _values(config)
+    if additive and getattr(config, "_attn_implementation", "eager") != "eager":
+        values["attn_implementation"] = "eager"
     written = ", ".join(f"{name}={_literal(value)}" for name, value in values.items())
     lines = f"config = {type(config).__name__}({written})"
     imports = sorted(

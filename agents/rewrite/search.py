@@ -48,6 +48,7 @@ class Search:
         deadline: `time.monotonic()` at which it stops.
         say: told about each candidate.
         compiled: how many were.
+        inside: whether what the stock form is refused for is inside a child, or the compiler does not say where.
     """
 
     traced: Traced
@@ -56,6 +57,7 @@ class Search:
     deadline: float = float("inf")
     say: Say = lambda _: None
     compiled: int = 0
+    inside: bool = False
     _seen: set[str] = field(default_factory=set)
 
     def run(self) -> list[Found]:
@@ -64,6 +66,8 @@ class Search:
         found: list[Found] = []
         order = itertools.count()
         first = self._lower(stock)
+        refused = next((n for n in stock.graph.nodes if n.name == first.node), None)
+        self.inside = refused is None or refused.op == "call_module"
         queue = [(0.0, next(order), stock, first, _rule(first))]
         self._seen.add(stock.key())
         enough = self.compilations
@@ -166,8 +170,8 @@ class Search:
 
 
 def _repeat(rule: Rule, candidate: Candidate, step: str) -> None:
-    """The same step at every other place of the graph where the rule takes it."""
-    for node in list(candidate.graph.nodes):
+    """The same step at every other place of the graph where the rule takes it; the last first, as regions end there."""
+    for node in reversed(list(candidate.graph.nodes)):
         if node.op in ("output", "placeholder") or "value" not in node.meta or node.graph is not candidate.graph:
             continue
         if node in set(candidate.graph.nodes):

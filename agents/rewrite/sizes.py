@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import fx
 
 _SMALL = 4
 """Integers up to this one are more likely dimensions and ranks than values of an attribute."""
+
+_LIMITS = {torch.finfo(torch.float32).min: "min", torch.finfo(torch.float32).max: "max"}
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Sizes:
         floats: float value -> the one attribute that holds it.
         ints: likewise for integers.
         names: attribute names by value, also where several hold it.
+        floating: placeholders that are floating tensors.
         fixed: attributes whose value was found as a number that could not be traced to one of them.
     """
 
@@ -31,11 +34,16 @@ class Sizes:
     floats: dict[float, str]
     ints: dict[int, str]
     names: dict[Any, list[str]]
+    floating: Collection[str]
     fixed: set[str] = field(default_factory=set)
 
     @classmethod
     def of(
-        cls, first: Mapping[str, tuple[int, ...]], second: Mapping[str, tuple[int, ...]], attributes: Mapping[str, Any]
+        cls,
+        first: Mapping[str, tuple[int, ...]],
+        second: Mapping[str, tuple[int, ...]],
+        attributes: Mapping[str, Any],
+        floating: Collection[str],
     ) -> Sizes:
         """Collect them from the inputs' shapes in both traces and the module's plain attributes."""
         dims: dict[tuple[int, int], tuple[str, int]] = {}
@@ -53,6 +61,7 @@ class Sizes:
             floats={v: n for v, n in single.items() if type(v) is float and v not in (0.0, 1.0)},
             ints={v: n for v, n in single.items() if type(v) is int and v > _SMALL},
             names=names,
+            floating=floating,
         )
 
     def expression(self, graph: fx.Graph, inputs: Mapping[str, fx.Node], a: int, b: int) -> fx.Node | None:
@@ -129,7 +138,7 @@ class _Joining:
         if isinstance(a, torch.dtype):
             return a if a == b else self.graph.call_function(getattr, (self._float_input(), "dtype"))
         if isinstance(a, torch.device):
-            return self.graph.call_function(getattr, (next(iter(self.inputs.values())), "device"))
+            return self.graph.call_function(getattr, (self.first(), "device"))
         if type(a) is int and a != b:
             made = self.sizes.expression(self.graph, self.inputs, a, b)
             if made is None:
@@ -141,18 +150,29 @@ class _Joining:
             return self.graph.get_attr(self.sizes.floats[a])
         if type(a) is int and shaped and a in self.sizes.ints:
             return self.graph.get_attr(self.sizes.ints[a])
-        if type(a) in (int, float) and a in self.sizes.names and (type(a) is float or a > _SMALL):
-            self.sizes.fixed.update(self.sizes.names[a])
+        if type(a) is float and a == b and a in _LIMITS:
+            # The stock form computes in float32, whatever its inputs are.
+            return self._limit_of(_LIMITS[a])
+        if (type(a) is float and a not in (0.0, 1.0)) or (type(a) is int and a > _SMALL):
+            self.sizes.fixed.update(self.sizes.names.get(a, ()))
         return a
+
+    def _limit_of(self, name: str) -> fx.Node:
+        """The limit of the dtype that the module is given; a larger one would be infinite in it."""
+        dtype = self.graph.call_function(getattr, (self._float_input(), "dtype"))
+        return self.graph.call_function(getattr, (self.graph.call_function(torch.finfo, (dtype,)), name))
 
     def _limit(self, a: float, b: float) -> Any:
         for name in ("min", "max", "eps", "tiny"):
             if (getattr(torch.finfo(torch.float32), name), getattr(torch.finfo(torch.float64), name)) == (a, b):
-                dtype = self.graph.call_function(getattr, (self._float_input(), "dtype"))
-                return self.graph.call_function(getattr, (self.graph.call_function(torch.finfo, (dtype,)), name))
+                return self._limit_of(name)
         raise ValueError(f"the number {a} becomes {b} with other sizes, which no input explains")
 
     def _float_input(self) -> fx.Node:
+        return next((n for n in self.inputs.values() if str(n.target) in self.sizes.floating), self.first())
+
+    def first(self) -> fx.Node:
+        """The first input."""
         return next(iter(self.inputs.values()))
 
 

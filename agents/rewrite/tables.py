@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from hf_adapters.agents.rewrite.candidate import Candidate, Table
+from hf_adapters.agents.rewrite.candidate import Candidate, Table, text_of
 
 
 def anchor(candidate: Candidate) -> str | None:
@@ -29,7 +29,7 @@ def add(candidate: Candidate, name: str, graph: fx.Graph, sources: tuple[str, ..
     if not isinstance(value, Tensor) or not bool(torch.isfinite(value).all()):
         return None
     for other in candidate.tables.values():
-        if other.sources == sources and str(other.graph) == str(graph):
+        if other.sources == sources and text_of(other.graph) == text_of(graph):
             return _node(candidate, other.name, value)
     unique, count = name, 2
     while unique in candidate.tables or hasattr(candidate.traced.module, unique):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from hf_adapters._classes import split_class
 from hf_adapters.agents.rewrite.sizes import Sizes, unify
 from hf_adapters.validation.functions import Call
 
@@ -56,6 +57,7 @@ class Traced:
         inputs: placeholder name -> where it comes from: (parameter, index in it or None).
         given: parameter -> constant that it was called with, for parameters that hold no tensor.
         fixed: attributes whose value stands in the graph as a number.
+        opened: paths below the module whose operations are nodes.
     """
 
     module: nn.Module
@@ -64,6 +66,7 @@ class Traced:
     inputs: dict[str, tuple[str, int | None]]
     given: dict[str, Any]
     fixed: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
 
     def arguments(self, call: int) -> list[Any]:
         """Values of the placeholders in one call."""
@@ -88,19 +91,20 @@ def bind(module: nn.Module, call: Call) -> dict[str, Any]:
     return named
 
 
-def trace(module: nn.Module, calls: tuple[Call, Call]) -> Traced:
+def trace(module: nn.Module, calls: tuple[Call, Call], opened: Collection[str] = ()) -> Traced:
     """The graph of a module's forward.
 
     Args:
         module: on the CPU, float32, in evaluation mode.
         calls: two calls whose inputs have the same ranks and other sizes.
+        opened: paths of modules below it whose operations become nodes, instead of one node for their call.
 
     Raises:
         Untraceable: the forward depends on values, changes tensors in place behind views, or takes different ways.
     """
-    first = _record(copy.deepcopy(module), calls[0], torch.float32)
-    second = _record(copy.deepcopy(module), calls[1], torch.float64)
-    sizes = Sizes.of(first.shapes, second.shapes, vars(module))
+    first = _record(copy.deepcopy(module), calls[0], torch.float32, opened)
+    second = _record(copy.deepcopy(module), calls[1], torch.float64, opened)
+    sizes = Sizes.of(first.shapes, second.shapes, attributes_of(module, opened), first.floating)
     try:
         graph = unify(first.graph, second.graph, sizes)
     except ValueError as error:
@@ -111,7 +115,23 @@ def trace(module: nn.Module, calls: tuple[Call, Call]) -> Traced:
             graph.erase_node(node)
             del first.inputs[node.target]
     fixed = tuple(sorted(sizes.fixed))
-    return Traced(module=module, graph=graph, calls=calls, inputs=first.inputs, given=first.given, fixed=fixed)
+    return Traced(
+        module=module,
+        graph=graph,
+        calls=calls,
+        inputs=first.inputs,
+        given=first.given,
+        fixed=fixed,
+        opened=tuple(sorted(opened)),
+    )
+
+
+def attributes_of(module: nn.Module, opened: Collection[str]) -> dict[str, Any]:
+    """Plain attributes by dotted name: the module's, and those of what was opened below it."""
+    found = dict(vars(module))
+    for path in sorted(opened):
+        found |= {f"{path}.{name}": value for name, value in vars(module.get_submodule(path)).items()}
+    return {name: value for name, value in found.items() if not name.rpartition(".")[2].startswith(("_", "training"))}
 
 
 @dataclass
@@ -120,12 +140,19 @@ class _Recorded:
     shapes: dict[str, tuple[int, ...]]
     inputs: dict[str, tuple[str, int | None]]
     given: dict[str, Any]
+    floating: set[str] = field(default_factory=set)
 
 
-def _record(module: nn.Module, call: Call, dtype: torch.dtype) -> _Recorded:
+def openable(module: nn.Module) -> frozenset[str]:
+    """Paths of the modules below this one that are not PyTorch's own."""
+    inside = ((path, split_class(type(m))[0]) for path, m in module.named_modules() if path)
+    return frozenset(path for path, stock in inside if not stock.__module__.startswith("torch.nn."))
+
+
+def _record(module: nn.Module, call: Call, dtype: torch.dtype, opened: Collection[str]) -> _Recorded:
     module = module.to(dtype)
     call = Call(_cast(call.args, dtype), _cast(call.kwargs, dtype))
-    recorder = _Recorder(module)
+    recorder = _Recorder(module, opened)
     found = _Recorded(recorder.graph, {}, {}, {})
     for name, value in bind(module, call).items():
         several = isinstance(value, (tuple, list))
@@ -139,6 +166,8 @@ def _record(module: nn.Module, call: Call, dtype: torch.dtype) -> _Recorded:
             key = name if index is None else f"{name}_{index}"
             found.inputs[key] = (name, index)
             found.shapes[key] = tuple(part.shape)
+            if part.is_floating_point():
+                found.floating.add(key)
             recorder.know(part, recorder.graph.placeholder(key))
     with torch.no_grad(), recorder.children(), recorder:
         result = module(*call.args, **call.kwargs)
@@ -161,6 +190,7 @@ class _Recorder(TorchFunctionMode):
     """Notes every torch function that is called outside of children."""
 
     module: nn.Module
+    opened: Collection[str] = ()
     graph: fx.Graph = field(default_factory=fx.Graph)
     known: dict[int, tuple[Tensor, fx.Node]] = field(default_factory=dict)
     depth: int = 0
@@ -237,7 +267,8 @@ class _Recorder(TorchFunctionMode):
         self.keep(result, node)
 
     def _made(self, func: Any, name: str, args: Any, kwargs: Any) -> fx.Node:
-        args, kwargs = self.arguments(tuple(args)), self.arguments(dict(kwargs))
+        plain = {key: item for key, item in kwargs.items() if item is not None and not key.startswith("_")}
+        args, kwargs = self.arguments(tuple(args)), self.arguments(plain)
         inner = "__" + name[3:] if name.startswith("__i") and name != "__invert__" else name
         own = getattr(func, "__name__", "")
         method = any(getattr(torch.Tensor, each, None) is func for each in (own, f"__{own}__"))
@@ -278,7 +309,7 @@ class _Children:
 
     def __enter__(self) -> None:
         for path, child in self.recorder.module.named_modules():
-            if path:
+            if path and path not in self.recorder.opened:
                 self.handles.append(child.register_forward_pre_hook(self._before, prepend=True))
                 self.handles.append(child.register_forward_hook(self._after(path), with_kwargs=True))
 

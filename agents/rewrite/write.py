@@ -60,7 +60,7 @@ class Writer:
 
     def _statement(self, node: fx.Node) -> None:
         text, binds = self._expression(node)
-        once = len(node.users) == 1 and _is_near(node)
+        once = _uses(node) == 1 and _is_near(node)
         if node.op == "get_attr" or _is_size(node) or (once and len(text) <= _LINE // 2):
             self._texts[node] = (text, binds)
             return
@@ -140,6 +140,9 @@ def broken(line: str, width: int) -> list[str]:
     """A statement in lines of at most `width` characters, where its longest brackets can be taken apart."""
     if len(line) <= width:
         return [line]
+    margin = line[: len(line) - len(line.lstrip())]
+    if margin:
+        return [margin + text for text in broken(line.lstrip(), width - len(margin))]
     start, end = max(_brackets(line), key=lambda pair: pair[1] - pair[0], default=(0, 0))
     parts = _parts(line[start + 1 : end])
     if end - start < 2 or (len(parts) == 1 and len(parts[0]) + len(line[:start]) < 8):
@@ -182,6 +185,14 @@ def _is_size(node: fx.Node) -> bool:
     if node.target in (operator.getitem, operator.mul, operator.sub, torch.finfo):
         return all(_is_size(n) for n in node.all_input_nodes) if node.target is not torch.finfo else True
     return False
+
+
+def _uses(node: fx.Node) -> int:
+    """How often the value is named: `x * x` names it twice."""
+    named: list[fx.Node] = []
+    for user in node.users:
+        fx.map_arg((user.args, user.kwargs), lambda n: named.append(n) or n)  # type: ignore[func-returns-value]
+    return sum(n is node for n in named)
 
 
 def _is_near(node: fx.Node) -> bool:

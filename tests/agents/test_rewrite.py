@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,21 +14,26 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from benchmarks.rewrite import main
 from hf_adapters.agents.rewrite.candidate import Candidate
 from hf_adapters.agents.rewrite.emit import emit
 from hf_adapters.agents.rewrite.rules import (
     RULES,
     convolutions,
     dtypes,
+    features,
     functions,
     linear_maps,
     lookups,
+    masks,
     powers,
     sticks,
 )
 from hf_adapters.agents.rewrite.search import Found, Search
-from hf_adapters.agents.rewrite.trace import Traced, Untraceable, trace
+from hf_adapters.agents.rewrite.trace import Traced, Untraceable, openable, trace
+from hf_adapters.agents.rewrite.write import Writer, broken
 from hf_adapters.agents.screening.policy import screen
+from hf_adapters.patching import patch_report, patch_with
 from hf_adapters.validation.functions import Call
 from tests.agents.doubles import build_tiny
 
@@ -64,6 +72,39 @@ class Heads(nn.Module):
         q, k = (p(x).view(batch, tokens, -1, self.head_dim).transpose(1, 2) for p in (self.query, self.key))
         attended = F.scaled_dot_product_attention(q, k, k)
         return attended.transpose(1, 2).reshape(batch, tokens, -1)
+
+
+class Attention(Heads):
+    """The same by hand, with a step that keeps the pieces whole, and an upper half that is not seen."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens = x.shape[:2]
+        q, k = (p(x).view(batch, tokens, 4, self.head_dim).transpose(1, 2) for p in (self.query, self.key))
+        hidden = torch.tensor(torch.finfo(torch.float32).min, dtype=torch.float32)
+        scores = torch.where(torch.ones(tokens, tokens, dtype=torch.bool).tril(), q @ k.transpose(-1, -2), hidden)
+        mixed = (F.softmax(scores, -1) @ k).reshape(batch, 4, tokens, self.head_dim)
+        return mixed.transpose(1, 2).reshape(batch, tokens, -1)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, gated: bool) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(128, 100), nn.Linear(100, 128, bias=False)
+        self.gate = nn.Linear(128, 100, bias=False) if gated else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.exp(self.up(x) * 0.1)
+        return self.down(made if self.gate is None else made * F.silu(self.gate(x)))
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = FeedForward(False)
+        self.inner.rate = 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)
 
 
 class Halves(nn.Module):
@@ -181,6 +222,10 @@ def test_what_a_graph_cannot_stand_for_is_refused(function: Callable[[Tensor], T
         (Taps(128), convolutions.RULES, "conv", "pad"),
         (Norm(), dtypes.RULES, "float", "rsqrt"),
         (Scaled(), lookups.RULES, "to", "mul"),
+        (Attention(), sticks.RULES, "unflatten", "matmul"),
+        (Attention(), masks.RULES[3:], "masked_fill", "truediv"),
+        (FeedForward(False), features.RULES, "down", "linear"),
+        (FeedForward(True), features.RULES, "gate", "linear"),
     ],
 )
 def test_a_rule_keeps_the_function(module: nn.Module, rules: Any, gone: str, there: str) -> None:
@@ -226,8 +271,6 @@ def test_a_wrong_rule_is_noticed() -> None:
 
 
 def test_the_rule_book_names_no_model_class() -> None:
-    import inspect
-
     from hf_adapters.agents.rewrite import rules
 
     for rule in RULES:
@@ -247,3 +290,81 @@ def test_what_is_written_passes_the_screen(module: nn.Module, rules: Any) -> Non
     assert screened.adapter is not None
     assert screened.adapter.name == emitted.name
     assert [line for line in emitted.source.splitlines() if len(line) > 120] == []
+
+
+def test_features_that_something_else_sees_are_noticed() -> None:
+    class Seen(FeedForward):
+        def forward(self, x: Tensor) -> Tensor:
+            made = self.up(x)
+            return self.down(made) + made.mean(-1, keepdim=True)
+
+    stock, changed = applied(Seen(False), *features.RULES)
+    assert not changed.equals(stock)
+
+
+def test_modules_inside_can_be_opened() -> None:
+    layer = Layer().eval()
+    assert openable(layer) == {"inner"}
+    calls = (rows(2, 64, 128), rows(3, 96, 128))
+    assert "inner" in kinds(trace(layer, calls).graph)
+    opened = trace(layer, calls, openable(layer))
+    assert {"inner.up", "inner.down", "exp", "inner.rate"} <= kinds(opened.graph)
+    stock = Candidate.stock(opened)
+    assert stock.evaluate(0).equal(layer.double()(calls[0].args[0].double()))
+
+
+def test_the_smallest_number_is_that_of_the_dtype_at_hand() -> None:
+    graph = traced(Attention()).graph
+    assert any(n.target is getattr and n.args[1] == "min" for n in graph.nodes)
+    narrow = Candidate.stock(traced(Attention()))
+    node = next(n for n in narrow.graph.nodes if n.target is torch.tensor)
+    assert dtypes.stay_narrow(narrow, node) is None
+
+
+def test_what_is_used_twice_is_computed_once() -> None:
+    graph = traced(Pointwise(lambda x: x.exp() * 2.0)).graph
+    doubled = next(n for n in graph.nodes if n.op == "output").args[0]
+    assert isinstance(doubled, fx.Node)
+    doubled.args = (doubled.args[0], doubled.args[0])
+    writer = Writer({n: "x" for n in graph.nodes if n.op == "placeholder"}, {"x"})
+    assert writer.body(graph) == "exp * exp" or writer.lines == ["exp = x.exp()"]
+    assert "".join(writer.lines).count("exp()") == 1
+
+
+def test_long_statements_keep_their_margin() -> None:
+    lines = broken("    return call(" + ", ".join(f"argument_{i}" for i in range(12)) + ")", 80)
+    assert lines[0] == "    return call("
+    assert lines[-1] == "    )"
+    assert all(line.startswith("        argument") for line in lines[1:-1])
+
+
+def test_an_adapter_for_a_module_of_ones_own_proves_itself(tmp_path: Path) -> None:
+    class Gate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.offset = nn.Linear(128, 128), 0.5
+            self.scale = nn.Parameter(torch.ones(128))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale / torch.sqrt(self.dense(x).pow(2).mean(-1, keepdim=True) + self.offset)
+
+    _, changed = applied(Gate(), *powers.RULES)
+    found = Found(candidate=changed, us=1.0, broken=())
+    emitted = emit(found, nn.Sequential(Gate()), rules=("pow-scalar-exponent",), release="2026.07", path="0")
+    assert screen(emitted.source).violations == ()
+    file = tmp_path / f"{emitted.name}.py"
+    file.write_text(emitted.source, encoding="utf-8")
+    adapter = runpy.run_path(str(file))["ADAPTER"]
+    (example,) = adapter.examples()
+    model, inputs = example.build(), example.inputs()
+    stock = model(**inputs)
+    patch_with(model, [adapter], release="2026.07")
+    assert [site.path for site in patch_report(model).sites] == [""]
+    torch.testing.assert_close(model(**inputs), stock, rtol=1e-12, atol=1e-12)
+    assert "pow" not in inspect.getsource(type(model).__mro__[1].forward)
+
+
+@pytest.mark.slow
+def test_an_adapter_is_found_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["functional_calls", "--attempts", "1"]) == 0
+    assert "1 adapters found again: functional_calls" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from hf_adapters.agents.rewrite.candidate import Equivalence, Rule
 from hf_adapters.agents.rewrite.rules import (
     convolutions,
     dtypes,
+    features,
     functions,
     linear_maps,
     lookups,
@@ -24,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     *powers.RULES,
     *linear_maps.RULES,
     *sticks.RULES,
+    *features.RULES,
     *convolutions.RULES,
     *masks.RULES,
     *lookups.RULES,
@@ -36,6 +38,7 @@ IMPROVEMENTS: tuple[Rule, ...] = (*functions.RULES[:1], *sticks.IMPROVEMENTS)
 """Tried on forms that lower, for cheaper ones."""
 
 _CLAIMS: dict[Rule, Equivalence] = {
+    features.whole_features: "padded",
     sticks.padded_pieces: "padded",
     placement.integers_outside: "exact",
     lookups.only_row: "exact",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from hf_adapters.agents.rewrite.candidate import Candidate
-from hf_adapters.agents.rewrite.forms import argument, is_float, kind, replace_with
+from hf_adapters.agents.rewrite.forms import argument, is_float, kind, replace_with, value
 
 
 def _widens(node: fx.Node) -> bool:
@@ -24,8 +24,18 @@ def stay_narrow(candidate: Candidate, node: fx.Node) -> str | None:
         if _widens(each):
             replace_with(graph, each, each.args[0])
         elif argument(each, 99, "dtype") is torch.float32 and is_float(each) and kind(each) != "to":
-            each.kwargs = {key: item for key, item in each.kwargs.items() if key != "dtype"}
+            _in_input_dtype(candidate, each)
     return "casts to float32 left out: the device multiplies 16-bit operands"
+
+
+def _in_input_dtype(candidate: Candidate, node: fx.Node) -> None:
+    """Leave out that a result is float32; what makes a tensor out of numbers is told the dtype of the inputs."""
+    others = {key: item for key, item in node.kwargs.items() if key != "dtype"}
+    source = next((n for n in candidate.graph.nodes if n.op == "placeholder" and is_float(n)), None)
+    if not any(isinstance(value(n), Tensor) for n in node.all_input_nodes) and source is not None:
+        with candidate.graph.inserting_before(node):
+            others["dtype"] = candidate.graph.call_function(getattr, (source, "dtype"))
+    node.kwargs = others
 
 
 def stay_narrow_here(candidate: Candidate, node: fx.Node) -> str | None:

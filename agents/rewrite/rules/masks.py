@@ -116,9 +116,22 @@ def finite_limits(candidate: Candidate, node: fx.Node) -> str | None:
             return _LIMIT if item > 0 else -_LIMIT
         return item
 
+    source = node.args[0] if node.target is getattr else None
+    if isinstance(source, fx.Node) and kind(source) == "finfo" and node.args[1] in ("min", "max"):
+        return _half_limit(candidate, node)
     node.args = tuple(narrow(item) for item in node.args)
     node.kwargs = {key: narrow(item) for key, item in node.kwargs.items()}
     return f"numbers beyond float16 -> -{_LIMIT:g}" if changed else None
+
+
+def _half_limit(candidate: Candidate, node: fx.Node) -> str | None:
+    """Half of the smallest number, which a second mask can be added to without reaching infinity."""
+    if all(kind(user) == "div" for user in node.users):
+        return None
+    with candidate.graph.inserting_after(node):
+        half = candidate.graph.call_function(operator.truediv, (node, 2))
+    node.replace_all_uses_with(half, delete_user_cb=lambda user: user is not half)
+    return "the smallest number -> half of it"
 
 
 RULES = (choice_by_numbers, compare_with_tensor, plain_number, finite_limits)

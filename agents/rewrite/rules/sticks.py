@@ -37,6 +37,21 @@ def _merge(node: fx.Node) -> tuple[int, int] | None:
     return (pieces, width) if pieces * width == after[-1] else None
 
 
+def _keeps(node: fx.Node, width: int) -> bool:
+    """Whether a reshape moves whole pieces of this width."""
+    if kind(node) not in ("reshape", "expand") or len(node.args) < 2:
+        return False
+    before, after = shape(node.args[0]), shape(node)
+    return bool(before and after) and before[-1] == after[-1] == width
+
+
+def _resize(node: fx.Node, padded: int) -> None:
+    """Give a reshape that keeps the last dimension the padded size there."""
+    sizes = node.args[1] if isinstance(node.args[1], (tuple, list)) else node.args[1:]
+    changed = [*sizes[:-1], padded if sizes[-1] != -1 else -1]
+    node.args = (node.args[0], tuple(changed)) if isinstance(node.args[1], (tuple, list)) else (node.args[0], *changed)
+
+
 def spread_matrix(pieces: int, width: int, padded: int) -> fx.Graph:
     """`[pieces * width, pieces * padded]`: rows of `pieces * width` times it have zeros at the end of each piece."""
     graph = fx.Graph()
@@ -61,6 +76,8 @@ def padded_pieces(candidate: Candidate, node: fx.Node) -> str | None:
     merges = [n for n in candidate.graph.nodes if (cut := _merge(n)) is not None and cut[1] == width]
     if not splits or not merges:
         return None
+    for each in [n for n in candidate.graph.nodes if _keeps(n, width)]:
+        _resize(each, padded)
     for each in splits:
         cut = _split(each)
         assert cut is not None
