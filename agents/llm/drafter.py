@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -28,6 +29,10 @@ _SHORT = 150
 """Characters that stay of a result that is left out."""
 _LEFT_OUT = "\n[left out: the conversation got too long; ask again]"
 
+_QUOTED = 2000
+"""Characters of arguments that are no JSON which the model sees again."""
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _BLOCK = re.compile(r"^(`{3,})(?:python|py)?[ \t]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _NUDGE = "Answer with a tool call. If the adapter is ready, call submit with the whole file."
 _AGAIN = (
@@ -199,11 +204,25 @@ class _Conversation:
 
 
 def _as_message(reply: Reply) -> Message:
+    """The answer as part of the conversation; strict endpoints refuse names and arguments that are none."""
     calls = [
-        {"id": c.id, "type": "function", "function": {"name": c.name or "unknown", "arguments": c.arguments}}
+        {"id": c.id, "type": "function", "function": {"name": _name(c.name), "arguments": _object(c.arguments)}}
         for c in reply.calls
     ]
     return {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
+
+
+def _name(name: str) -> str:
+    return _NO_NAME.sub("_", name)[:64] or "unknown"
+
+
+def _object(arguments: str) -> str:
+    """Arguments that are a JSON object, or an object that quotes them."""
+    try:
+        given = json.loads(arguments)
+    except (json.JSONDecodeError, RecursionError):
+        given = None
+    return arguments if isinstance(given, dict) else json.dumps({"not an object": arguments[:_QUOTED]})
 
 
 def _estimate(messages: list[Message]) -> int:

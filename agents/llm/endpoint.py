@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import httpx2
 import openai
 
 from hf_adapters.agents.llm.errors import ContextOverflow, EndpointDown, EndpointError
-from hf_adapters.agents.llm.reply import Reply, collect
+from hf_adapters.agents.llm.reply import Reply, collect, whole
 from hf_adapters.agents.llm.settings import EndpointSettings
 
 Message = dict[str, Any]
@@ -38,12 +38,46 @@ _OPTIONAL = ("max_tokens", "max_completion_tokens", "stream_options")
 """Parameters that not every endpoint takes."""
 
 
+_MOST_BYTES = 32 * 2**20
+"""Of one answer, events and all: far more than the tokens that are asked for."""
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """The bytes of an answer, up to a number and a time: what never ends a line or an event never reaches `collect`."""
+
+    def __init__(self, inner: httpx2.SyncByteStream, deadline: float) -> None:
+        self.inner, self.deadline = inner, deadline
+
+    def __iter__(self) -> Iterator[bytes]:
+        count = 0
+        for part in self.inner:
+            count += len(part)
+            if count > _MOST_BYTES:
+                raise httpx2.ReadError(f"the answer has more than {_MOST_BYTES:,} bytes")
+            if time.monotonic() > self.deadline:
+                raise httpx2.ReadTimeout("the answer does not end")
+            yield part
+
+    def close(self) -> None:
+        """See `SyncByteStream`."""
+        self.inner.close()
+
+
 def _client(settings: EndpointSettings) -> openai.OpenAI:
+    def bound(response: httpx2.Response) -> None:
+        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+            # A few kilobytes can hold gigabytes.
+            raise httpx2.DecodingError("the answer is compressed, which was not asked for")
+        assert isinstance(response.stream, httpx2.SyncByteStream)
+        response.stream = _Bounded(response.stream, time.monotonic() + settings.answer_seconds)
+
     return openai.OpenAI(
         api_key=settings.api_key,
         base_url=settings.base_url,
         timeout=httpx2.Timeout(settings.read_seconds, connect=10.0),
         max_retries=0,
+        default_headers={"Accept-Encoding": "identity"},
+        http_client=openai.DefaultHttpxClient(event_hooks={"response": [bound]}),
     )
 
 
@@ -114,7 +148,10 @@ class Endpoint:
         with create(
             model=self.settings.model, messages=list(messages), tools=list(tools), stream=True, **arguments
         ) as stream:
-            return collect(stream, min(deadline, time.monotonic() + self.settings.answer_seconds))
+            until = min(deadline, time.monotonic() + self.settings.answer_seconds)
+            if "json" in stream.response.headers.get("content-type", ""):
+                return whole(json.loads(stream.response.read()))
+            return collect(stream, until)
 
     def _raise_for_good(self, error: openai.APIStatusError) -> None:
         """Raise what trying again cannot mend."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hf_adapters.agents.llm.reply import ToolCall
+from hf_adapters.agents.llm.reply import ToolCall, storable
 from hf_adapters.agents.prompts import fenced
 from hf_adapters.agents.protocol import Workbench
 
@@ -139,7 +139,7 @@ def _arguments(call: ToolCall) -> dict[str, str] | str:
         problems += [f"missing: {', '.join(missing)}"] if missing else []
         problems += [f"not a string: {', '.join(untyped)}"] if untyped else []
         return f"error: wrong arguments ({'; '.join(problems)})"
-    return {str(name): value for name, value in given.items()}
+    return {str(name): storable(value) for name, value in given.items()}
 
 
 def _first_line(text: str) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx2
 import pytest
 
+from hf_adapters.agents.llm import endpoint
 from hf_adapters.agents.llm.drafter import OpenAIDrafter, task_text
 from hf_adapters.agents.llm.errors import EndpointDown, EndpointError
 from hf_adapters.agents.llm.settings import EndpointSettings
@@ -24,7 +28,7 @@ from hf_adapters.agents.protocol import (
     Trial,
 )
 from tests.agents import doubles, drafts
-from tests.agents.endpoint_server import Behaviour, calls, chunk, error, says, serving, stream
+from tests.agents.endpoint_server import Behaviour, Handler, calls, chunk, error, says, serving, stream
 
 SUBMIT = calls(("submit", {"source": drafts.CUBE, "notes": "x * x * x"}))
 ENOUGH = Cost(tokens_in=1_000_000, usd=10.0, seconds=600.0)
@@ -116,6 +120,13 @@ def test_a_conversation_with_tools() -> None:
     assert json.loads(json.dumps(draft.transcript)) == draft.transcript
 
 
+def endless(handler: Handler, text: str) -> None:
+    handler.start_stream()
+    with suppress(OSError):
+        while True:
+            handler.send(text)
+
+
 PASSING: dict[str, list[Behaviour]] = {
     "rate limit": [error(429, retry_after="7")],
     "server error": [error(500), error(503)],
@@ -128,13 +139,21 @@ PASSING: dict[str, list[Behaviour]] = {
     "no choices": [stream(chunk())],
     "not UTF-8": [lambda handler: handler.answer(200, b"data: \xff\xfe\n\n", "text/event-stream")],
     "a choice without a delta": [stream('data: {"id": "c", "choices": [{"index": 0}]}\n\n')],
+    "events without end": [lambda handler: endless(handler, ": ping\n\n")],
+    "a line without end": [lambda handler: endless(handler, "x" * 5000)],
+    "compressed": [lambda handler: handler.answer(200, b"\x1f\x8b", "text/event-stream", content_encoding="gzip")],
+    "numbers for lists": [stream('data: {"choices": 5}\n\n', "data: 7\n\n", "data: null\n\n")],
+    "a body without choices": [lambda handler: handler.answer(200, b'{"choices": []}')],
+    "a body of null": [lambda handler: handler.answer(200, b"null")],
+    "a body that is cut": [lambda handler: handler.answer(200, b'{"choices": [{"mess')],
     "max_tokens unknown": [error(400, "unsupported_parameter", "max_tokens")],
     "stream_options unknown": [error(400, "unknown_parameter", "stream_options")],
 }
 
 
 @pytest.mark.parametrize("script", PASSING.values(), ids=PASSING)
-def test_passing_errors_are_tried_again(script: list[Behaviour]) -> None:
+def test_passing_errors_are_tried_again(script: list[Behaviour], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_MOST_BYTES", 500_000)
     draft, server, waits = ask([*script, SUBMIT])
     assert draft.source == drafts.CUBE
     assert len(server.requests) == len(script) + 1
@@ -144,6 +163,12 @@ def test_passing_errors_are_tried_again(script: list[Behaviour]) -> None:
     if script is PASSING["max_tokens unknown"]:
         assert "max_tokens" not in server.requests[1]
         assert server.requests[1]["max_completion_tokens"] > 0
+
+
+def test_bytes_that_go_on_for_too_long_are_cut() -> None:
+    bounded = endpoint._Bounded(httpx2.ByteStream(b": ping"), deadline=0.0)
+    with pytest.raises(httpx2.ReadTimeout):
+        list(bounded)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 400, 422])
@@ -170,6 +195,8 @@ def piece(index: Any, identity: Any, name: Any, arguments: Any) -> str:
 
 
 ARGUMENTS = json.dumps({"source": drafts.CUBE})
+CALL = {"id": "a", "type": "function", "function": {"name": "submit", "arguments": ARGUMENTS}}
+BODY = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]}
 ODD: dict[str, Behaviour] = {
     "no index, no id": stream(piece(None, None, "submit", ARGUMENTS), chunk({}, "stop")),
     "no index, pieces": stream(piece(None, "a", "submit", ARGUMENTS[:9]), piece(None, None, None, ARGUMENTS[9:])),
@@ -179,6 +206,13 @@ ODD: dict[str, Behaviour] = {
     "negative usage": stream(piece(0, "a", "submit", ARGUMENTS), chunk(usage={"prompt_tokens": -5, "total_tokens": 1})),
     "an enormous index": stream(piece(10**9, "z", "submit", "{}"), piece(0, "a", "submit", ARGUMENTS)),
     "text as well": stream(chunk({"content": "Here it is."}), piece(0, "a", "submit", ARGUMENTS)),
+    "arguments as an object": stream(piece(0, "a", "submit", {"source": drafts.CUBE})),
+    "not streamed": lambda handler: handler.answer(200, json.dumps(BODY).encode()),
+    "text in parts": stream(
+        chunk({"content": [{"type": "text", "text": f"```\n{drafts.CUBE}```"}]}), chunk({}, "stop")
+    ),
+    "tool calls that are none": stream(chunk({"tool_calls": 7}), piece(0, "a", "submit", ARGUMENTS)),
+    "usage beyond counting": stream(piece(0, "a", "submit", ARGUMENTS), chunk(usage={"prompt_tokens": 10**30})),
     "in a block of text": says(f"Sure!\n\n```python\n{drafts.CUBE}```\nDone."),
 }
 
@@ -211,6 +245,33 @@ def test_wrong_calls_are_told_to_the_model(behaviour: Behaviour, told: str) -> N
     assert draft.source == drafts.CUBE
     (result,) = [m["content"] for m in server.requests[1]["messages"] if m["role"] == "tool"]
     assert told in result
+
+
+def test_calls_with_one_id_get_results_of_their_own() -> None:
+    twice = stream(piece(0, "a", "device_rules", "{}"), piece(1, "a", "list_adapters", "{}"))
+    _, server, _ = ask([twice, SUBMIT])
+    messages = server.requests[1]["messages"]
+    asked = [call["id"] for call in messages[2]["tool_calls"]]
+    assert asked == [m["tool_call_id"] for m in messages[3:]]
+    assert len(set(asked)) == 2
+
+
+def test_what_goes_back_is_what_strict_endpoints_take() -> None:
+    bad = stream(piece(0, "a", "run shell" * 5000, "{}"), piece(1, "b", "submit", '{"source": '))
+    _, server, _ = ask([bad, SUBMIT])
+    for call in server.requests[1]["messages"][2]["tool_calls"]:
+        assert re.fullmatch("[A-Za-z0-9_-]{1,64}", call["function"]["name"])
+        assert isinstance(json.loads(call["function"]["arguments"]), dict)
+
+
+def test_text_that_cannot_be_stored_is_made_storable() -> None:
+    journal = Kept()
+    odd = stream(chunk({"content": "half \ud83d, \x00"}), chunk({}, "stop"))
+    submit = stream(piece(0, "a", "submit", json.dumps({"source": "x = '\x00\udc00'", "notes": ""})))
+    draft, _, _ = ask([odd, submit], task(journal=journal))
+    kept = json.dumps([draft.source, *journal.steps], ensure_ascii=False)
+    assert kept.encode().decode() == kept
+    assert not re.search(r"(?<!\\)\\u0000", kept)
 
 
 def test_a_refusal_is_answered_once() -> None:
