@@ -75,8 +75,7 @@ def validate(
         model: stock, float32, on the CPU.
         inputs: batches of keyword arguments (`input_ids` int64 `[batch, length]`, ...); drawn from `seed` when None.
         release: torch-spyre release; the one in force when None.
-        reference: `process` computes and judges the reference values in a process of its own; `inline` here, which is
-            quicker and is recorded.
+        reference: `process` judges the reference values in a process of its own, `inline` here, which is quicker.
         floor_multiple: largest accepted error in noise floors.
         weights: what the verdict shall say of the weights.
         depth: what the verdict shall say of the depth.
@@ -84,11 +83,9 @@ def validate(
         source: how the reference process builds the model; written from `model` when None.
         patch: context manager that patches a model; `hf_adapters.patched` when None.
         runner: executes the candidate; `Device()` when None. With `Simulated()` no device and no compiler take part.
-        try_native: whether the stock model is tried on the device before the patched one; yes on the device when
-            None.
+        try_native: whether the stock model is tried before the patched one; yes on the device when None.
         seed: seed of the inputs; from the structure when None. Give a secret one when the patch is not trusted.
-        dtype: of the parameters on the device, float16 or bfloat16; chosen by a range pass over the stock model when
-            None (see `validation/ranges.py`). The verdict records the choice and what it rests on.
+        dtype: of the parameters on the device, float16 or bfloat16; chosen by a range pass when None. Recorded.
 
     Returns:
         The verdict and its evidence. Everything the device refuses is `uncovered`, not an exception.
