@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hf_adapters.commands.profile import _print
+from spyre_backend.emulator.profile import profile as measure
 from tests.cli.conftest import Run, error_line
+from tests.emulator.clock_programs import matmul
 
 MODEL = "bert.tiny/v30522"
 
@@ -26,6 +29,22 @@ def test_table_and_trace(hf_adapters: Run, tmp_path: Path) -> None:
     assert float(summary.split("launching, ")[1].split(" us")[0].replace(",", "")) > 0
     trace = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {e["tid"] for e in trace if "tid" in e} == set(range(33))
+
+
+def test_rows_beyond_the_table_are_summed_up_and_host_operators_named(capsys: pytest.CaptureFixture[str]) -> None:
+    programs = [matmul(64 * n, 64, 64, (1, 1, 1)) for n in range(1, 34)]
+    result = measure([*programs, programs[0]])
+    _print(result, {("aten.sin.default", "compute"): 2, ("aten.cumsum.default", "integer"): 1})
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.startswith("batchmatmul")]
+    assert [float(row[-3]) for row in rows] == [float(f"{r.us:.2f}") for r in result.rows[:30]]
+    (others,) = (line.split() for line in lines if "others" in line)
+    rest = result.rows[30:]
+    assert others == [
+        "3", "others", str(sum(r.count for r in rest)), f"{sum(r.us for r in rest):.2f}",
+        f"{sum(r.share for r in rest):.1%}", f"{sum(r.cycles_us for r in rest):.2f}",
+    ]  # fmt: skip
+    assert lines[-1] == "on the CPU, not timed: aten.cumsum.default x1, aten.sin.default x2"
 
 
 @pytest.mark.parametrize(
