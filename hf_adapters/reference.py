@@ -156,6 +156,10 @@ handlers that know nothing of this library.
 _REFUSED = """
 What the device refuses while a model is compiled or called is `spyre_backend.errors.SpyreUnsupported`, with `op`,
 `rule`, shapes, dtypes, `module_path`, `source_line` and a hint. [operators.md](operators.md) lists the rules.
+
+Where the backend itself fails while it compiles an operation, that is `spyre_backend.errors.SpyreInternalError`, with
+`op`, the `place` in the backend, `module_path` and `source_line`. It says nothing about the model, whose verdict is
+then `crashed`.
 """
 
 
