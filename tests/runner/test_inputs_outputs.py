@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import hf_adapters
 from hf_adapters import errors
+from hf_adapters._inputs import prepare
 
 from .small_models import TEXT_MODELS, at_tokens, batch, bert, clip_text, cosine, qwen3, roberta
 
@@ -46,6 +47,17 @@ def test_padding_stays_inside_the_position_table(length: int, target: str) -> No
     with torch.no_grad():
         want = bert()(input_ids=ids).last_hidden_state
     assert cosine(compiled(bert(), target)(input_ids=ids).last_hidden_state, want) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("given", "bucket"), [((1, 1), (1, 64)), ((3, 64), (4, 64)), ((4, 65), (4, 128)), ((5, 100), (8, 128))]
+)
+def test_buckets(given: tuple[int, int], bucket: tuple[int, int]) -> None:
+    arguments = prepare(bert(), (), dict(batch(*given))).arguments
+    assert {name: arguments[name].shape for name in ("input_ids", "attention_mask", "position_ids")} == {
+        "input_ids": bucket, "attention_mask": bucket, "position_ids": bucket
+    }  # fmt: skip
+    assert int(arguments["attention_mask"][: given[0]].sum()) == int(batch(*given)["attention_mask"].sum())
 
 
 def test_too_long_inputs_are_refused_before_padding() -> None:
