@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_adapters.adapters import _attention
-from hf_adapters.adapters._sticks import HALF_DTYPES, is_whole
+from hf_adapters.adapters._sticks import HALF_DTYPES, is_whole, round_up
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 _FUSED, _SEPARATE = "in_proj", "query_proj"
@@ -60,7 +60,8 @@ class OneHotPositions(nn.Module):
         reach = min(rows.shape[0], self.span) if self.trimmed else self.span
         index = torch.clamp(torch.stack([rows, -rows]) + reach, 0, 2 * reach - 1)
         like = _table(self)
-        matches = index[:, :, None, :] == torch.arange(2 * reach)[None, None, :, None]
+        # Products sum whole sticks; rows that are added are chosen by nobody.
+        matches = index[:, :, None, :] == torch.arange(round_up(2 * reach))[None, None, :, None]
         by_query, by_key = matches.to(like.dtype).to(like.device)
         return self.span - reach, by_query, by_key
 
@@ -154,7 +155,10 @@ class DisentangledProducts(nn.Module):
         scale: float,
     ) -> Tensor:
         low, by_query, by_key = relative_pos
-        rows = table[low : low + by_query.shape[1]].unsqueeze(0)
+        rows = table[low : low + by_query.shape[1]]
+        if rows.shape[0] < by_query.shape[1]:
+            rows = torch.cat([rows, rows.new_zeros(by_query.shape[1] - rows.shape[0], rows.shape[1])])
+        rows = rows.unsqueeze(0)
         position_key, position_query = self._position_projections()
         if position_key is not None:
             against = self._table_heads(position_key(rows))
@@ -236,7 +240,7 @@ def _sites(model: nn.Module) -> list[Site]:
         if not layers or not isinstance(getattr(module, "rel_embeddings", None), nn.Embedding):
             continue
         span, rest = divmod(module.rel_embeddings.num_embeddings, 2)
-        if rest or not is_whole(2 * span):
+        if rest:
             continue
         buckets = max(0, getattr(module, "position_buckets", 0))
         meta = {"span": span, "buckets": buckets, "largest": module.max_relative_positions}
@@ -272,6 +276,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "relative_attention": True, "position_buckets": 32, "norm_rel_ebd": "layer_norm", "share_att_key": True,
         "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
     },
+    "v2_few_buckets": {"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]},
     "v2_not_shared": {
         "relative_attention": True, "max_relative_positions": 32, "pos_att_type": ["c2p", "p2c"],
         "conv_kernel_size": 3, "conv_act": "gelu",
