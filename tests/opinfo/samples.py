@@ -61,8 +61,13 @@ def in_mode(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
     return torch.compile(function, backend="inductor", dynamic=False)
 
 
-UNSEEDED = {"item": torch.Tensor.item, "nn.functional.dropout": torch.nn.functional.dropout}
-"""PyTorch's own entries seed the generators inside the function, which Dynamo cannot trace on any device."""
+UNSEEDED = {
+    "item": torch.Tensor.item,
+    "nn.functional.dropout": torch.nn.functional.dropout,
+    "nn.functional.scaled_dot_product_attention": torch.nn.functional.scaled_dot_product_attention,
+}
+"""PyTorch's own entries seed the generators inside the function, which Dynamo cannot trace on any device: to restore
+their state where no tensor may be faked hides the refusal that led there."""
 
 
 def outcomes(op: Any, dtype: torch.dtype, mode: str, device: str) -> Iterable[tuple[int, Outcome]]:
