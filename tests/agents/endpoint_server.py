@@ -34,6 +34,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
+        self.send_header("connection", "close")  # said, or a client may send the next request on what is closing
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
