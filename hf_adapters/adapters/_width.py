@@ -61,7 +61,7 @@ def plan_widths(model: nn.Module) -> WidthPlan | None:
     """
     linears = {p: m for p, m in model.named_modules() if isinstance(m, nn.Linear)}
     crooked = {m.in_features for m in linears.values() if not is_whole(m.in_features) and not has_plan(m, 1)}
-    if not crooked or not crooked <= _made(model) or not _heads_settled(model, crooked):
+    if not crooked or not _heads_settled(model, crooked):
         return None
     plan = WidthPlan(padded=padded_widths(model, crooked))
     for path, module in model.named_modules():
@@ -71,18 +71,8 @@ def plan_widths(model: nn.Module) -> WidthPlan | None:
                 plan.linears[path] = (rows, columns)
         elif not _add_other(plan, path, module, crooked):
             return None
-    return plan
-
-
-def _made(model: nn.Module) -> set[int]:
-    """Widths that a module of the model makes; what comes from outside, or is put together, stays as it is."""
-    made: set[int] = set()
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            made |= {module.out_features, module.out_features // 2}
-        elif isinstance(module, nn.Embedding):
-            made.add(module.embedding_dim)
-    return made
+    made = {rows[1] for rows, _ in plan.linears.values() if rows} | set(plan.tables.values())
+    return plan if crooked <= made else None  # what comes from outside, or is put together, stays as narrow as it is
 
 
 def _heads_settled(model: nn.Module, crooked: set[int]) -> bool:

@@ -21,6 +21,7 @@ from hf_adapters._placement import FP16_MAX
 from hf_adapters.errors import WeightRangeError
 from hf_adapters.validation import streaming
 from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.recording import first_tensor
 from hf_adapters.validation.types import Precision
 from spyre_backend.capabilities import current
 
@@ -201,7 +202,7 @@ def _watched(model: nn.Module, found: Ranges) -> Iterator[None]:
         crosses = isinstance(module, nn.Embedding) or module is model
 
         def note(_module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            tensors = list(_results(output)) if module is model else [_first_tensor(output)]
+            tensors = list(_results(output)) if module is model else [first_tensor(output)]
             for tensor in tensors:
                 size = _size(tensor)
                 found.value.note(size, where)
@@ -244,11 +245,3 @@ def _results(output: Any) -> Iterator[Tensor]:
     for item in output if isinstance(output, Sequence) else [output]:
         if isinstance(item, Tensor):
             yield item
-
-
-def _first_tensor(output: Any) -> Tensor | None:
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if isinstance(output, Sequence):
-        return next((item for item in output if isinstance(item, Tensor)), None)
-    return output if isinstance(output, Tensor) else None

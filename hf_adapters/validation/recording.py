@@ -173,7 +173,8 @@ def to_host(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32, copy=True)
 
 
-def _first_tensor(output: Any) -> Tensor | None:
+def first_tensor(output: Any) -> Tensor | None:
+    """The first tensor of what a module gives; None when there is none."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -201,7 +202,7 @@ def _kept_outputs(layers: Mapping[str, nn.Module], kept: dict[str, list[Tensor]]
 
 def _collector(calls: list[Tensor]) -> Callable[[Any], None]:
     def collect(output: Any) -> None:
-        tensor = _first_tensor(output)
+        tensor = first_tensor(output)
         if tensor is not None:
             calls.append(to_host(tensor))
 
