@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hf_adapters._classes import split_class
 from hf_adapters._regions import EAGER
 from hf_adapters.agents.rewrite.candidate import Candidate, Table
 from hf_adapters.agents.rewrite.examples import example_of, is_of_transformers
@@ -316,13 +317,19 @@ def _apply(candidate: Candidate, mixin: str) -> str:
     return f"def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:\n{body}"
 
 
+def _claimed(candidate: Candidate) -> str:
+    """The form's equivalence; `exact` cannot be seen where other adapters change the order of sums further inside."""
+    changed = any(split_class(type(m))[1] for m in candidate.traced.module.modules())
+    return "reassociated" if changed and candidate.equivalence == "exact" else candidate.equivalence
+
+
 def _adapter(name: str, summary: str, rules: tuple[str, ...], candidate: Candidate, release: str) -> str:
     listed = ", ".join(f'"{rule}"' for rule in rules) + ("," if len(rules) == 1 else "")
     return f"""ADAPTER = Adapter(
     name="{name}",
     summary={_quoted(summary)},
     rules=({listed}),
-    equivalence="{candidate.equivalence}",
+    equivalence="{_claimed(candidate)}",
     sites=_sites,
     apply=_apply,
     examples=_examples,

@@ -268,6 +268,8 @@ class _Recorder(TorchFunctionMode):
 
     def _made(self, func: Any, name: str, args: Any, kwargs: Any) -> fx.Node:
         plain = {key: item for key, item in kwargs.items() if item is not None and not key.startswith("_")}
+        # What works in place is written as what gives a new tensor.
+        plain.pop("inplace", None)
         args, kwargs = self.arguments(tuple(args)), self.arguments(plain)
         inner = "__" + name[3:] if name.startswith("__i") and name != "__invert__" else name
         own = getattr(func, "__name__", "")

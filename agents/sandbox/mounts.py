@@ -9,6 +9,8 @@ from pathlib import Path
 
 CODE = "/code"
 JOB = "/job"
+OWN = "own"
+"""Folder below the job's that holds files of classes which no installed package has."""
 
 _HIDDEN = frozenset(
     {"agents", "cli.py", "commands", "corpus", "migrations", "report", "store", "sweep", "validate.py", "diagnose.py",

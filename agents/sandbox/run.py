@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from hf_adapters._classes import split_class
 from hf_adapters.agents.sandbox.errors import NoSandbox, SandboxFailed
-from hf_adapters.agents.sandbox.mounts import CODE, JOB, mounts
+from hf_adapters.agents.sandbox.mounts import CODE, JOB, OWN, mounts
 from hf_adapters.agents.sandbox.pipe import SandboxLimits, follow
 from hf_adapters.agents.sandbox.seccomp import filter_program
 from hf_adapters.agents.subject import Subject
@@ -186,7 +187,7 @@ def _environment(threads: int, job: Job) -> dict[str, str]:
         "TMPDIR": "/tmp",
         "USER": "sandbox",
         "LANG": "C.UTF-8",
-        "PYTHONPATH": CODE,
+        "PYTHONPATH": f"{CODE}:{JOB}/{OWN}",
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": str(threads),
@@ -270,8 +271,24 @@ def _model(subject: Subject, folder: Path, inside: str, name: str) -> dict[str, 
     if subject.kind == "file" and subject.path is not None:
         shutil.copyfile(subject.path, target)
     else:
-        ModelSource.from_model(subject.build(), target.parent)
+        model = subject.build()
+        ModelSource.from_model(model, target.parent)
+        _copy_classes(model, folder / OWN)
     return {"kind": "file", "path": f"{inside}/{name}/{target.name}"}
+
+
+def _copy_classes(model: nn.Module, folder: Path) -> None:
+    """The files in which classes of the model are written that no installed package has."""
+    for name in {split_class(type(module))[0].__module__ for module in model.modules()}:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        installed = not file or any(Path(file).is_relative_to(p) for p in (sys.prefix, sys.base_prefix))
+        if installed or name == "__main__" or name.partition(".")[0] in ("hf_adapters", "spyre_backend"):
+            continue
+        *folders, last = name.split(".")
+        package = Path(file).name == "__init__.py"
+        target = folder.joinpath(*folders, last, "__init__.py") if package else folder.joinpath(*folders, f"{last}.py")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
 
 
 def _answer(kind: str, message: Mapping[str, Any], blob: bytes, confined: bool, seconds: float, log: str) -> Answer:
