@@ -280,9 +280,10 @@ def _model(subject: Subject, folder: Path, inside: str, name: str) -> dict[str, 
 def _copy_classes(model: nn.Module, folder: Path) -> None:
     """The files in which classes of the model are written that no installed package has."""
     for name in {split_class(type(module))[0].__module__ for module in model.modules()}:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        installed = not file or any(Path(file).is_relative_to(p) for p in (sys.prefix, sys.base_prefix))
-        if installed or name == "__main__" or name.partition(".")[0] in ("hf_adapters", "spyre_backend"):
+        file: str | None = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or any(Path(file).is_relative_to(p) for p in (sys.prefix, sys.base_prefix)):
+            continue
+        if name == "__main__" or name.partition(".")[0] in ("hf_adapters", "spyre_backend"):
             continue
         *folders, last = name.split(".")
         package = Path(file).name == "__init__.py"
