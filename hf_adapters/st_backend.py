@@ -2,9 +2,12 @@
 
 sentence-transformers knows its backends by name and has no registry for others. Its ``Transformer`` module loads the
 model in one method, ``_load_model``; that method is wrapped so that ``"spyre"`` loads the model as ``"torch"`` would
-and compiles it. sentence-transformers itself is not imported: when it is not loaded yet, an import hook wraps the
-method right after the import. ``uninstall()`` takes both back. Models that ask for another backend get the stock method
-with their own arguments; no class is replaced.
+and compiles it. Checkpoints that ask for code of their repository, of families that have a native class
+(:mod:`hf_adapters.natives`), are loaded by that class, and no remote code is run; for their configs the method
+``_load_config`` is wrapped, too. The task of a checkpoint with adapters for several is ``model_kwargs={"task": ...}``.
+sentence-transformers itself is not imported: when it is not loaded yet, an import hook wraps the methods right after
+the import. ``uninstall()`` takes all back. Models that ask for another backend get the stock methods with their own
+arguments; no class is replaced.
 
 ``SentenceTransformer``, ``CrossEncoder``, ``SparseEncoder`` and ``MultiVectorEncoder`` all load through that method.
 Only the transformers model runs on the device; pooling, Dense and Normalize heads stay on the host, in the caller's
@@ -24,12 +27,14 @@ from typing import Any
 BACKEND = "spyre"
 MODULE = "sentence_transformers.base.modules.transformer"
 """Where the ``Transformer`` class lives in version 6."""
+WRAPPED = ("_load_config", "_load_model")
+"""Methods of the ``Transformer`` class, in the order in which it calls them."""
 PROVEN = {"sentence-transformers": ("6.0", "7")}
 """The versions that the wrapper was tested with; others are refused when the backend is asked for."""
 
 
 def install() -> None:
-    """Wrap ``Transformer._load_model`` now, or when it gets imported; calling it again changes nothing."""
+    """Wrap the loading methods of ``Transformer`` now, or when it gets imported; calling it again changes nothing."""
     module = sys.modules.get(MODULE)
     if module is not None:
         _wrap(module)
@@ -41,9 +46,10 @@ def uninstall() -> None:
     """Remove the wrapper and the import hook; models loaded before keep working."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     cls = _transformer_class(sys.modules.get(MODULE))
-    stock = getattr(cls.__dict__.get("_load_model"), "_hf_adapters_stock", None) if cls is not None else None
-    if stock is not None:
-        cls._load_model = stock
+    for name in WRAPPED if cls is not None else ():
+        stock = getattr(cls.__dict__.get(name), "_hf_adapters_stock", None)
+        if stock is not None:
+            setattr(cls, name, stock)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -80,13 +86,14 @@ class _Loader(importlib.abc.Loader):
 
 def _transformer_class(module: types.ModuleType | None) -> Any:
     cls = getattr(module, "Transformer", None)
-    return cls if isinstance(cls, type) and hasattr(cls, "_load_model") else None
+    return cls if isinstance(cls, type) and all(hasattr(cls, name) for name in WRAPPED) else None
 
 
 def _wrap(module: types.ModuleType) -> None:
     cls = _transformer_class(module)
     if cls is None or hasattr(cls._load_model, "_hf_adapters_stock"):
         return
+    _wrap_config(cls)
     stock = cls._load_model
 
     @functools.wraps(stock)
@@ -95,8 +102,13 @@ def _wrap(module: types.ModuleType) -> None:
         if not any(_is_backend(value) for value in (*args, *kwargs.values())):
             return stock(self, model_name_or_path, *args, **kwargs)
         check_version()
+        from hf_adapters.natives.sentences import find
         from hf_adapters.runner import compile as compile_model
 
+        published = find(model_name_or_path, kwargs)
+        if published is not None and published.native:
+            transformer_task, options = _task_and_options(args, kwargs)
+            return compile_model(published.load(transformer_task, options), target="spyre")
         torch_args = ["torch" if _is_backend(value) else value for value in args]
         torch_kwargs = {key: "torch" if _is_backend(value) else value for key, value in kwargs.items()}
         model = stock(self, model_name_or_path, *torch_args, **torch_kwargs)
@@ -104,6 +116,33 @@ def _wrap(module: types.ModuleType) -> None:
 
     load_model._hf_adapters_stock = stock  # type: ignore[attr-defined]
     cls._load_model = load_model
+
+
+def _wrap_config(cls: Any) -> None:
+    stock = cls._load_config
+
+    @functools.wraps(stock)
+    def load_config(self: Any, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if any(_is_backend(value) for value in given):
+            check_version()
+            from hf_adapters.natives.sentences import find
+
+            options = next((value for value in given if isinstance(value, dict)), {})
+            published = find(model_name_or_path, options)
+            if published is not None:
+                return published.config(), False  # no PEFT checkpoint: adapters of a task are merged
+        return stock(self, model_name_or_path, *args, **kwargs)
+
+    load_config._hf_adapters_stock = stock  # type: ignore[attr-defined]
+    cls._load_config = load_config
+
+
+def _task_and_options(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What a model is loaded for, and the caller's ``model_kwargs`` among the arguments of ``_load_model``."""
+    own = ("transformer_task", "config", "backend", "is_peft_model")
+    given = {**dict(zip(own, args, strict=False)), **kwargs}
+    return str(given["transformer_task"]), {key: value for key, value in kwargs.items() if key not in own}
 
 
 def check_version() -> None:

@@ -23,7 +23,7 @@ from hf_adapters.natives.family import (
 from hf_adapters.natives.registry import family_of, native_class, native_config
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _SHOWN = 3
 
@@ -66,17 +66,32 @@ def build(values: Values, dtype: torch.dtype = torch.float32) -> PreTrainedModel
     import transformers
     from transformers.initialization import no_init_weights
 
-    name, model_type = values["architectures"][0], values["model_type"]
+    name = values["architectures"][0]
     model_class = native_class(name) or getattr(transformers, name, None)
-    config_class = native_config(model_type)
-    if config_class is None and model_type in transformers.CONFIG_MAPPING:
-        config_class = transformers.CONFIG_MAPPING[model_type]
-    if model_class is None or config_class is None:
+    if model_class is None:
         raise ForeignConfig(f"transformers {transformers.__version__} has no {name}")
-    config = config_class(**{key: value for key, value in values.items() if key != "model_type"})
+    config = config_of(values)
     with no_init_weights():
         model: PreTrainedModel = model_class._from_config(config, dtype=dtype)
     return model
+
+
+def config_of(values: Values) -> PretrainedConfig:
+    """The config object of settings, of one of our structures or a stock one.
+
+    Raises:
+        ForeignConfig: there is no such model type.
+    """
+    import transformers
+
+    model_type = values["model_type"]
+    config_class = native_config(model_type)
+    if config_class is None and model_type in transformers.CONFIG_MAPPING:
+        config_class = transformers.CONFIG_MAPPING[model_type]
+    if config_class is None:
+        raise ForeignConfig(f"transformers {transformers.__version__} has no model type {model_type}")
+    config: PretrainedConfig = config_class(**{key: value for key, value in values.items() if key != "model_type"})
+    return config
 
 
 def place(model: PreTrainedModel, weights: Weights) -> None:

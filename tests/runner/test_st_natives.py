@@ -1,0 +1,114 @@
+"""Checkpoints that ask for code of their repository: sentence-transformers loads them by native classes, without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from torch import Tensor
+from transformers import BertTokenizerFast
+
+import hf_adapters
+from hf_adapters.natives import ForeignWeights, TaskRequired, load_native
+from tests.corpus import test_aliases as gte
+from tests.natives import published as p
+from tests.natives import test_jina_v3 as jina
+from tests.natives import test_nomic_v2 as nomic
+
+TEXTS = ["red cat runs", "dog", "blue blue cat dog red runs"]
+
+
+def with_tokenizer(folder: Path) -> Path:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "cat", "dog", "runs"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizerFast(vocab=str(folder / "vocab.txt"))
+    tokenizer.model_max_length = 48
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def nomic_folder(folder: Path) -> Path:
+    return with_tokenizer(p.write(folder, nomic.CONFIG, nomic.checkpoint()))
+
+
+def jina_folder(folder: Path) -> Path:
+    return with_tokenizer(p.write(folder, jina.CONFIG, jina.checkpoint()[1]))
+
+
+def gte_folder(folder: Path) -> Path:
+    return with_tokenizer(gte.write(folder, gte.published(gte.stock())))
+
+
+def expected(model: SentenceTransformer, stock: Any) -> Tensor:
+    """Mean of the real tokens of a stock model on the CPU."""
+    features = model.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    mask = features["attention_mask"]
+    with torch.no_grad():
+        states = stock(input_ids=features["input_ids"], attention_mask=mask).last_hidden_state
+    kept = states * mask.unsqueeze(-1)
+    found: Tensor = kept.sum(1) / mask.sum(1, keepdim=True)
+    return found
+
+
+def assert_close(model: SentenceTransformer, stock: Any) -> None:
+    ours = torch.from_numpy(model.encode(TEXTS))
+    want = expected(model, stock)
+    assert torch.cosine_similarity(ours, want).min() > 0.999
+    assert float((ours - want).norm() / want.norm()) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("write", "load"),
+    [
+        pytest.param(nomic_folder, load_native, id="nomic-embed-text-v2-moe"),
+        pytest.param(gte_folder, lambda _folder: gte.stock(), id="gte, alias new", marks=pytest.mark.slow),
+    ],
+)
+def test_sentences_are_encoded_without_remote_code(
+    write: Callable[[Path], Path], load: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    folder = write(tmp_path)
+    model = SentenceTransformer(str(folder), backend="spyre")
+    transformer = model[0].model
+    assert not any("transformers_modules" in cls.__module__ for cls in type(transformer).__mro__)
+    assert_close(model, load(folder))
+    assert not any("transformers_modules" in name for name in __import__("sys").modules)
+
+
+@pytest.mark.slow
+def test_the_task_whose_adapters_are_merged_is_a_model_option(tmp_path: Path) -> None:
+    folder = jina_folder(tmp_path)
+    task = jina.TASKS[0]
+    model = SentenceTransformer(str(folder), backend="spyre", model_kwargs={"task": task})
+    assert_close(model, load_native(folder, task=task))
+    plain = expected(model, load_native(folder))
+    with_task = torch.from_numpy(model.encode(TEXTS))
+    assert float((with_task - plain).norm() / plain.norm()) > 0.1, "another task gives other embeddings"
+
+
+def test_mistakes_are_told_before_anything_is_compiled(tmp_path: Path) -> None:
+    folder = str(jina_folder(tmp_path))
+    with pytest.raises(TaskRequired, match=r"no task 'retrieval'.*model_kwargs=\{\"task\""):
+        SentenceTransformer(folder, backend="spyre", model_kwargs={"task": "retrieval"})
+    with pytest.raises(hf_adapters.UnsupportedOptionError, match="no option device_map"):
+        SentenceTransformer(folder, backend="spyre", model_kwargs={"device_map": "auto"})
+    with pytest.raises(hf_adapters.UnsupportedOptionError, match="no head for sequence-classification"):
+        CrossEncoder(folder, backend="spyre")
+
+
+def test_a_renamed_weight_is_an_error_and_not_a_random_model(tmp_path: Path) -> None:
+    weights = nomic.checkpoint()
+    weights["encoder.layers.0.attn.out_projection.weight"] = weights.pop("encoder.layers.0.attn.out_proj.weight")
+    folder = with_tokenizer(p.write(tmp_path, nomic.CONFIG, weights))
+    with pytest.raises(ForeignWeights, match="out_projection"):
+        SentenceTransformer(str(folder), backend="spyre")
+
+
+def test_other_backends_still_ask_for_the_code_of_the_repository(tmp_path: Path) -> None:
+    folder = jina_folder(tmp_path)
+    with pytest.raises((ValueError, OSError, ImportError)):
+        SentenceTransformer(str(folder), device="cpu", backend="torch")
