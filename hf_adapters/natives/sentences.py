@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_adapters.errors import UnsupportedOptionError
-from hf_adapters.natives.family import TaskRequired, Values, named
+from hf_adapters.natives.family import ForeignWeights, TaskRequired, Values, named
 from hf_adapters.natives.loading import config_of, load_native, weight_names
 from hf_adapters.natives.registry import family_of, native_values
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "force_download", "proxies")
 """Arguments that say where files are."""
-_IGNORED = ("trust_remote_code",)
+_IGNORED = ("trust_remote_code", "code_revision")
 """No code is run, whether it is trusted or not."""
 _FILES = ("*.json", "*.safetensors", "adapters/**")
 
@@ -54,6 +54,11 @@ class Published:
 
         return config_of(stock_values(self.values, self.name))
 
+    def tasks(self) -> tuple[str, ...]:
+        """Tasks that have adapters of their own; none for checkpoints of stock classes."""
+        family = family_of(self.values)
+        return family.tasks(self.values) if self.native and family is not None else ()
+
     def load(self, transformer_task: str, options: Mapping[str, Any]) -> PreTrainedModel:
         """The model with its weights, in eval mode on the CPU.
 
@@ -81,6 +86,22 @@ class Published:
             return load_native(self._folder(), task=task, name=self.name, dtype=_dtype(dtype))
         except TaskRequired as error:
             raise TaskRequired(f'{self.name}: {error}; name it with model_kwargs={{"task": ...}}') from error
+
+    def checked(self, model: PreTrainedModel, info: Mapping[str, Any]) -> PreTrainedModel:
+        """A model of a stock class, once it is known that the files held all its weights.
+
+        Args:
+            model: what `from_pretrained` returned.
+            info: its loading info.
+
+        Raises:
+            ForeignWeights: some would stay random; embeddings need no pooler.
+        """
+        missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)
+        if missing:
+            absent = f"{', '.join(missing[:3])} of {type(model).__name__}"
+            raise ForeignWeights(f"{self.name} has no weights for {absent}; they would be random")
+        return model
 
     def _folder(self) -> Path:
         below = str(self.hub.get("subfolder") or "")

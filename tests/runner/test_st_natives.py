@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from torch import Tensor
-from transformers import BertTokenizerFast
+from transformers import BertTokenizerFast, GteConfig, GteForSequenceClassification
 
 import hf_adapters
+from hf_adapters.corpus.aliases import stock_values
 from hf_adapters.natives import ForeignWeights, TaskRequired, load_native
 from tests.corpus import test_aliases as gte
 from tests.natives import published as p
@@ -36,7 +40,21 @@ def nomic_folder(folder: Path) -> Path:
 
 
 def jina_folder(folder: Path) -> Path:
-    return with_tokenizer(p.write(folder, jina.CONFIG, jina.checkpoint()[1]))
+    code = {"AutoConfig": "someone_else.Config", **jina.CONFIG["auto_map"]}
+    return with_tokenizer(p.write(folder, {**jina.CONFIG, "auto_map": code}, jina.checkpoint()[1]))
+
+
+def with_modules(folder: Path, first: str, *others: str) -> Path:
+    """modules.json with classes of the repository, whose code fails when it is imported."""
+    classes = [first, "sentence_transformers.models.Pooling", *others]
+    entries = [{"idx": i, "name": str(i), "path": f"{i}" if i else "", "type": name} for i, name in enumerate(classes)]
+    entries[0]["kwargs"] = ["task"]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1").mkdir()
+    (folder / "1" / "config.json").write_text(json.dumps({"embedding_dimension": p.WIDTH, "pooling_mode": "mean"}))
+    for module in (name.split(".")[0] for name in (first, *others)):
+        (folder / f"{module}.py").write_text("raise AssertionError('code of the repository was run')")
+    return folder
 
 
 def gte_folder(folder: Path) -> Path:
@@ -76,18 +94,26 @@ def test_sentences_are_encoded_without_remote_code(
     transformer = model[0].model
     assert not any("transformers_modules" in cls.__module__ for cls in type(transformer).__mro__)
     assert_close(model, load(folder))
-    assert not any("transformers_modules" in name for name in __import__("sys").modules)
+    assert not any("transformers_modules" in name for name in sys.modules)
 
 
 @pytest.mark.slow
 def test_the_task_whose_adapters_are_merged_is_a_model_option(tmp_path: Path) -> None:
-    folder = jina_folder(tmp_path)
+    folder = with_modules(jina_folder(tmp_path), "custom_st.Transformer")
     task = jina.TASKS[0]
-    model = SentenceTransformer(str(folder), backend="spyre", model_kwargs={"task": task})
+    model = SentenceTransformer(
+        str(folder), backend="spyre", trust_remote_code=True, model_kwargs={"task": task, "code_revision": "main"}
+    )
     assert_close(model, load_native(folder, task=task))
     plain = expected(model, load_native(folder))
-    with_task = torch.from_numpy(model.encode(TEXTS))
+    with_task = torch.from_numpy(model.encode(TEXTS, task=task))
     assert float((with_task - plain).norm() / plain.norm()) > 0.1, "another task gives other embeddings"
+    assert (model.encode_query(TEXTS) == with_task.numpy()).all()
+    for other in (lambda: model.encode(TEXTS, task=jina.TASKS[1]), lambda: model.encode_document(TEXTS)):
+        with pytest.raises(hf_adapters.UnsupportedOptionError, match=r"adapters of retrieval\.query are merged"):
+            other()
+    assert not any("transformers_modules" in name for name in sys.modules)
+    assert (pickle.loads(pickle.dumps(model[0])).merged, model[0].others) == (task, tuple(jina.TASKS))
 
 
 def test_mistakes_are_told_before_anything_is_compiled(tmp_path: Path) -> None:
@@ -96,8 +122,46 @@ def test_mistakes_are_told_before_anything_is_compiled(tmp_path: Path) -> None:
         SentenceTransformer(folder, backend="spyre", model_kwargs={"task": "retrieval"})
     with pytest.raises(hf_adapters.UnsupportedOptionError, match="no option device_map"):
         SentenceTransformer(folder, backend="spyre", model_kwargs={"device_map": "auto"})
-    with pytest.raises(hf_adapters.UnsupportedOptionError, match="no head for sequence-classification"):
-        CrossEncoder(folder, backend="spyre")
+    for trusted in (False, True):
+        with pytest.raises(hf_adapters.UnsupportedOptionError, match="no head for sequence-classification"):
+            CrossEncoder(folder, backend="spyre", trust_remote_code=trusted)
+    with pytest.raises(hf_adapters.UnsupportedOptionError, match="no head for fill-mask"):
+        SparseEncoder(folder, backend="spyre")
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_modules_of_the_repository_that_nothing_stands_for_are_refused(trusted: bool, tmp_path: Path) -> None:
+    folder = with_modules(jina_folder(tmp_path / "jina"), "custom_st.Transformer", "st_quantize.Quantizer")
+    with pytest.raises(hf_adapters.UnsupportedOptionError, match=r"asks for st_quantize\.Quantizer of its own") as told:
+        SentenceTransformer(str(folder), backend="spyre", trust_remote_code=trusted)
+    assert "\n" not in str(told.value)
+    other = with_modules(with_tokenizer(p.write(tmp_path / "bert", {"model_type": "bert"}, {})), "custom.Words")
+    with pytest.raises(hf_adapters.UnsupportedOptionError, match=r'loaded by custom\.Words.*backend="torch"') as told:
+        SentenceTransformer(str(other), backend="spyre", trust_remote_code=trusted)
+    assert "\n" not in str(told.value)
+    assert not any("transformers_modules" in name for name in sys.modules)
+
+
+@pytest.mark.slow
+def test_a_reranker_of_an_alias_is_loaded_with_its_head(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    head = {"architectures": ["NewForSequenceClassification"], "id2label": {"0": "relevance"}, "type_vocab_size": 2}
+    published = {**gte.ORIGINAL, **head}
+    config = stock_values(published, "test")
+    stock = GteForSequenceClassification(GteConfig(**{k: v for k, v in config.items() if k != "model_type"})).eval()
+    weights = gte.published(stock.base_model)
+    weights |= {name: value for name, value in stock.state_dict().items() if not name.startswith("gte.")}
+    folder = with_tokenizer(p.write(tmp_path, published, weights))
+    pairs = [("red cat", "blue cat runs"), ("dog", "red")]
+    model = CrossEncoder(str(folder), backend="spyre", trust_remote_code=True, activation_fn=torch.nn.Identity())
+    ids = model.tokenizer([list(pair) for pair in pairs], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        want = stock(**ids).logits[:, 0]
+    assert torch.allclose(torch.from_numpy(model.predict(pairs)), want, atol=0.02)
+    del weights["classifier.weight"]
+    p.write(folder, published, weights)
+    with pytest.raises(ForeignWeights, match=r"classifier\.weight"):
+        CrossEncoder(str(folder), backend="spyre")
 
 
 def test_a_renamed_weight_is_an_error_and_not_a_random_model(tmp_path: Path) -> None:
