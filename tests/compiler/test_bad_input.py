@@ -102,6 +102,9 @@ ONES = {
     "M of one": (lambda a, b: a @ b, [half(1, 64), half(64, 64)], "ok"),
     "matrix by vector": (lambda a, b: a @ b, [half(4, 64), half(64)], "ok"),
     "dot": (lambda a, b: a @ b, [half(64), half(64, seed=1)], "ok"),
+    "column of a sum of rows": (lambda x, y: x.unsqueeze(1) + y, [half(64), half(64, 1, seed=1)], "ok"),
+    "columns of one": (lambda x: (x * 2).unsqueeze(2) + 1, [half(3, 64)], "ok"),
+    "sum kept as a column": (lambda x: x.t().sum(1, keepdim=True), [half(5, 64)], "ok"),
     "layer norm over one": (lambda x: F.layer_norm(x, (1,)), [half(16, 64, 1)], "ok"),
     "long loop": (lambda x: x.sum(0), [half(70001, 64)], "trip-count"),
 }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 import hf_adapters
 from hf_adapters import errors
@@ -58,6 +59,18 @@ def test_buckets(given: tuple[int, int], bucket: tuple[int, int]) -> None:
         "input_ids": bucket, "attention_mask": bucket, "position_ids": bucket
     }  # fmt: skip
     assert int(arguments["attention_mask"][: given[0]].sum()) == int(batch(*given)["attention_mask"].sum())
+
+
+def test_calls_of_one_bucket_share_their_programs() -> None:
+    model = compiled(bert(), "spyre")
+    model(**batch(3, 37))
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs
+    model(**batch(4, 9))
+    model(**batch(3, 64))
+    assert counters["stats"]["unique_graphs"] == graphs
+    model(**batch(4, 65))
+    assert counters["stats"]["unique_graphs"] > graphs
 
 
 def test_too_long_inputs_are_refused_before_padding() -> None:
