@@ -121,13 +121,21 @@ NOT_MODELLED = (
     ),
     (
         "Operands that many cores read again, in the clock's matmul",
-        "one figure without its formula (D7.5); see `make bench-device`",
+        "one figure without its formula (D7.5). The clock therefore gives less than #2407 for the cost model against "
+        "greedy: 1.3 and 1.3 times instead of 2.6 and 2.1 with N = 4096 and 12800, and nothing instead of 1.8 with "
+        "N = 1024, where reading the operands once bounds both divisions; see `make bench-device`",
     ),
     ("Chains of operations that take 5 to 16 % longer than the model", "not explained by the source (D7.1)"),
     ("Ring traffic of partial sums in the clock", "part of the calibrated matmul time (D7.5)"),
     ("Rates of fp8, int8 and int4", "only the kernels' existence is known (D8)"),
     ("Time of operators that run on the host", "depends on the host"),
     ("Hangs, lost wake-ups and backend crashes by chance", "not reproducible (D3.3)"),
+    ("Collectives between cards (`spyreccl`)", "one model runs on one card; in a graph they are refused (D3.1, D6.9)"),
+    (
+        "Layouts that the caller chooses (`device_layout=`, `require_layout`)",
+        "every tensor of a caller has the default layout, and what needs another is refused: `index_copy_` into slots "
+        "runs where the indexed dim is at device position 0 by default (D2.2, D6.9)",
+    ),
     ("The binary format of programs", "closed; a program here is plain data (D4.7)"),
 )
 
@@ -146,7 +154,20 @@ Wrong numbers without an error. Off, so that a sweep measures the release and no
 for a block. Where a source gives no more than "wrong", the effect is the simplest wrong access with that trigger.
 """
 
-_LIMITS = ("num_cores", "lx_bytes", "lx_usable_bytes", "span_limit_bytes", "loop_count_max", "dram_bytes", "topk_max_k")
+_LIMITS = (
+    "num_cores",
+    "lx_bytes",
+    "lx_usable_bytes",
+    "span_limit_bytes",
+    "loop_count_max",
+    "segment_bytes",
+    "pool_bytes_max",
+    "dram_bytes",
+    "dma_maps_max",
+    "external_tensors_max",
+    "tensor_rank_max",
+    "topk_max_k",
+)
 
 
 def render() -> str:
@@ -158,7 +179,7 @@ def render() -> str:
         _table(("modelled", "fidelity", "module", "source"), _areas()),
         "## What is not modelled\n",
         _table(("what", "why"), NOT_MODELLED),
-        "## Limits\n",
+        "## Limits\n\nOf D1.4; 0 is none.\n",
         _table(("limit", *(r.release for r in releases)), _limits(releases)),
         _SILENT_BUGS,
         _table(("name", "issue", "trigger", "effect", "emulated", *(r.release for r in releases)), _bugs(releases)),

@@ -16,6 +16,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.node import Argument, map_arg
 
 from spyre_backend import capabilities, program, slices
 from spyre_backend.compiler import decisions, settings, stages
@@ -35,6 +36,10 @@ TRANSPARENT = frozenset(
     }
 )
 """Ops that say nothing to the device: sizes, checks and moves between devices."""
+OFFSETS = frozenset(
+    {"aten.slice.Tensor", "aten.slice_scatter.default", "aten.select.int", "aten.select_scatter.default"}
+)
+"""Ops whose numbers say where a view begins: Inductor would keep them symbolic in its index."""
 
 
 class OperatorTable(CustomGraphModulePass):
@@ -83,6 +88,37 @@ def specialise(gm: GraphModule) -> None:
                 except GuardOnDataDependentSymNode:
                     detail = f"size {size} of {node.name} depends on data"
                     raise refuse("dynamic-shape", op=node.name, detail=detail, origin=origin_of(node)) from None
+    for node in nodes:
+        if str(node.target) in OFFSETS:
+            _fix_offset(node)
+
+
+def _fix_offset(node: Node) -> None:
+    """Put the present value of each number in the place of the number; see :func:`_refuse_moving_store`."""
+    numbers = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.SymInt)]
+    if not numbers:
+        return
+    start = [*node.args, *node.kwargs.values()][3:4]
+    if str(node.target).partition(".")[2].endswith("_scatter.default") and start and start[0] in numbers:
+        _refuse_moving_store(node)
+
+    def present(argument: Node) -> Argument:
+        return int(argument.meta["val"]) if argument in numbers else argument
+
+    node.args, node.kwargs = map_arg(node.args, present), map_arg(node.kwargs, present)
+
+
+def _refuse_moving_store(node: Node) -> None:
+    """D5.4, D6.9 (#3508): rows cannot be set at an offset that the graph does not know; they may be read there."""
+    shapes = [tuple(int(n) for n in v.shape) for v in _values(node)]
+    raise refuse(
+        "dynamic-shape",
+        op=str(node.target),
+        detail=f"shape error in scatter op, can not broadcast {list(shapes[1])} to a slice at a symbolic offset",
+        shapes=shapes,
+        dtypes=[v.dtype for v in _values(node)],
+        origin=origin_of(node),
+    )
 
 
 def _is_symbolic(value: object) -> bool:
@@ -111,6 +147,7 @@ def check_operator(node: Node) -> None:
         shapes, dtypes = [v.shape for v in values], [v.dtype for v in values]
         raise refuse(str(rule), op=str(op), detail=str(detail), shapes=shapes, dtypes=dtypes, origin=origin)
     _check_dtypes(node)
+    _check_ranks(node)
     entry = capabilities.current().operator(target)
     if entry is None and _is_view(target):
         return
@@ -167,6 +204,22 @@ def _check_dtypes(node: Node) -> None:
                 dtypes=[v.dtype for v in values],
                 origin=origin_of(node),
             )
+
+
+def _check_ranks(node: Node) -> None:
+    """D1.4: releases that bound the rank of a device layout; 0 is no limit."""
+    most = capabilities.current().limits.tensor_rank_max
+    values = [*_values(node), node.meta.get("val")]
+    rank = max((v.dim() for v in values if isinstance(v, torch.Tensor)), default=0)
+    if most and rank > most:
+        raise refuse(
+            "rank-limit",
+            op=str(node.target),
+            detail=f"Unsupported tensor rank: {rank}",
+            shapes=[v.shape for v in _values(node)],
+            dtypes=[v.dtype for v in _values(node)],
+            origin=origin_of(node),
+        )
 
 
 def _is_view(target: torch._ops.OpOverload) -> bool:

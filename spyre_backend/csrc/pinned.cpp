@@ -4,12 +4,16 @@
 #include "streams.h"
 
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
 
 #include <map>
 #include <mutex>
 
 namespace spyre {
 namespace {
+
+// Maps that a VFIO container has room for (D1.4); each pinned buffer takes one.
+constexpr size_t kMapsMax = 65'535;
 
 struct Pinned {
   std::mutex mutex;
@@ -46,9 +50,15 @@ struct PinnedAllocator final : at::HostAllocator {
     if (nbytes == 0) {
       return {nullptr, nullptr, &release, at::DeviceType::CPU};
     }
-    void* pointer = c10::alloc_cpu(nbytes);
     auto& all = pinned();
     std::lock_guard<std::mutex> lock(all.mutex);
+    TORCH_CHECK_WITH(
+        OutOfMemoryError,
+        all.ranges.size() < kMapsMax,
+        "Spyre: RAS::VFIO::MapDMAFailed: No space left on device: ",
+        kMapsMax,
+        " pinned buffers are mapped for DMA already. Free some, or pin fewer and larger ones.");
+    void* pointer = c10::alloc_cpu(nbytes);
     all.ranges[static_cast<const char*>(pointer)] = nbytes;
     all.stats.active_requests.increase(1);
     all.stats.active_bytes.increase(nbytes);

@@ -214,3 +214,28 @@ def test_pooling_is_the_same_core_by_core():
     with executor("exact"), torch.no_grad():
         got = torch.compile(function, backend="inductor", dynamic=False)(x.to("spyre")).cpu().float()
     assert torch.allclose(got, function(x.float()), atol=2**-7, rtol=0)
+
+
+OFFSETS = {
+    "read": (lambda x, y, i: x.narrow(1, i, 1) + y, "ok"),
+    "read to the end": (lambda x, y, i: x[:, i:] * i, "ok"),
+    "read one": (lambda x, y, i: x[:, i] + y[:, 0], "ok"),
+    "set": (lambda x, y, i: x.narrow(1, i, 1).copy_(y), "dynamic-shape"),
+    "set one": (lambda x, y, i: x.select_scatter(y[:, 0], 1, i), "dynamic-shape"),
+}
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_offsets_that_are_arguments(name):
+    """D5.4, D6.9 (#3508): a graph may read at its number's present value, but not write there."""
+    function, expected = OFFSETS[name]
+    compiled = torch.compile(function, backend="inductor", dynamic=True)
+    x, y = half(2, 16, 64), half(2, 1, 64, seed=1)
+    for place in (7, 9):
+        if expected == "ok":
+            got = compiled(x.to("spyre"), y.to("spyre"), place).cpu().float()
+            assert torch.allclose(got, function(x.float(), y.float(), place), atol=2**-4, rtol=0)
+            continue
+        with pytest.raises(SpyreUnsupported) as refusal:
+            compiled(x.to("spyre"), y.to("spyre"), place)
+        assert refusal.value.rule == expected

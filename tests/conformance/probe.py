@@ -38,6 +38,7 @@ class Probe:
     expect: str | Mapping[str, str]
     source: str
     eager: bool = False
+    dynamic: bool = False
     tolerance: float = POINTWISE_TOLERANCE
     on_device: Callable[[], tuple[Any, ...]] | None = None
     check: Callable[[Any], None] | None = None
@@ -96,7 +97,7 @@ def run(probe: Probe, release: str) -> Outcome:
     with capabilities.use(release), torch.no_grad():
         torch._dynamo.reset()
         device_inputs = probe.on_device() if probe.on_device else tuple(_to_device(x) for x in cpu_inputs)
-        fn = probe.fn if probe.eager else torch.compile(probe.fn, backend="inductor", dynamic=False)
+        fn = probe.fn if probe.eager else torch.compile(probe.fn, backend="inductor", dynamic=probe.dynamic)
         torch.spyre.reset_fallback_counts()
         try:
             result = fn(*device_inputs)

@@ -6,6 +6,7 @@ import pytest
 
 from spyre_backend import capabilities
 from tests.conformance import (
+    cache_probes,
     disguise_probes,
     eager_probes,
     fp8_probes,
@@ -26,6 +27,7 @@ MODULES = (
     eager_probes,
     fp8_probes,
     disguise_probes,
+    cache_probes,
 )
 PROBES: tuple[Probe, ...] = tuple(probe for module in MODULES for probe in module.PROBES)
 CASES = [

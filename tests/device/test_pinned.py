@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from spyre_backend import capabilities
 from tests.device.gates import Gate
 
 
@@ -16,6 +20,24 @@ def test_pinning() -> None:
     assert torch.equal(pinned, plain)
     assert torch.empty(4, pin_memory=True).is_pinned()
     assert pinned[2:].is_pinned()
+
+
+def test_as_many_buffers_as_the_container_has_maps() -> None:
+    """D1.4: 65,535; the copies' own staging takes none of them."""
+    most = capabilities.current().limits.dma_maps_max
+    gc.collect()
+    held: list[torch.Tensor] = []
+
+    def fill() -> None:
+        for _ in range(most + 1):
+            held.append(torch.empty(1, pin_memory=True))
+
+    with pytest.raises(torch.OutOfMemoryError, match="MapDMAFailed: No space left on device"):
+        fill()
+    assert torch.ones(64).to("spyre").cpu().sum() == 64
+    held.pop()
+    held.append(torch.empty(1, pin_memory=True))
+    assert most - 16 <= len(held) <= most
 
 
 def test_a_non_blocking_copy_reads_pinned_memory_when_the_stream_comes_to_it() -> None:

@@ -132,6 +132,6 @@ def _compare(got: list[Any], plain: list[Any], expected: list[Any]) -> str:
             continue
         if mine.dtype != real.dtype:
             return f"{mine.dtype} instead of {real.dtype}"
-        if problem := want.problem(mine):
+        if problem := want.problem(mine, real):
             return problem
     return ""
