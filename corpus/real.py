@@ -52,6 +52,22 @@ def load_real(found: ModelRef, *, seed: int, max_elements: int, release: str | N
     return _built(found, model, signature, seed, left_out)
 
 
+def streamable_folder(found: ModelRef) -> Path | None:
+    """Where the weights of a model lie that can be read one layer at a time; None where they cannot.
+
+    Raises:
+        NetworkUnavailable, GatedModel, HubRefused: they had to be downloaded.
+    """
+    from hf_adapters.corpus.streamed_files import safetensors_files
+
+    if found.weights != "real" or found.task is not None or _family(found) is not None:
+        return None
+    if found.allow_remote_code and found.profile.architecture_class not in _stock_names():
+        return None
+    folder = _weights_folder(found)
+    return folder if safetensors_files(folder) else None
+
+
 def _family(found: ModelRef) -> Family | None:
     from hf_adapters.corpus.match import parse_config
 

@@ -72,6 +72,60 @@ class RandomLayers:
             yield name, value.mul_(self.factors[full_name]) if full_name in self.factors else value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """A model with one layer of each kind, its weights not yet filled, and what the whole model has.
+
+    Attributes:
+        model: the carrier, float32 on the CPU.
+        path: of its list of layers.
+        kinds: for each layer of the whole model, the index of the carrier's layer that computes it.
+        elements: of the parameters of the whole model, its vocabulary cut.
+        changes: what was cut, as in `Cut`.
+        left_out: towers that are not built.
+        signature: structural signature of the profile.
+    """
+
+    model: PreTrainedModel
+    path: str
+    kinds: tuple[int, ...]
+    elements: int
+    changes: dict[str, tuple[Any, Any]]
+    left_out: tuple[str, ...]
+    signature: str
+
+    @property
+    def layers(self) -> tuple[nn.Module, ...]:
+        """The layers that are held, one of each kind."""
+        return tuple(self.model.get_submodule(self.path).children())
+
+
+def build_carrier(profile: Profile, release: str | None = None) -> Carrier:
+    """The carrier of a profile's text tower.
+
+    Raises:
+        ConfigInvalid, NoTextInputs, Unbuildable: see `build_streamed`.
+    """
+    model_class, config, left_out = text_tower(*declared(profile))
+    # Layers would add to one cache of keys, for the carrier's layer has one number.
+    config.use_cache = False
+    changes = cut_vocabulary(config, SMALL_VOCABULARY)
+    whole = on_meta(model_class, config)
+    path = layer_path(whole)
+    shallow = one_of_each_kind(model_class, config)
+    if path is None or shallow is None:
+        raise Unbuildable(f"{model_class.__name__} has no list of repeated layers, so it cannot be streamed")
+    return Carrier(
+        model=construct(model_class, shallow[0]),
+        path=path,
+        kinds=shallow[1],
+        elements=sum(parameter.numel() for parameter in whole.parameters()),
+        changes=changes,
+        left_out=left_out,
+        signature=structural_signature(profile, release),
+    )
+
+
 def build_streamed(
     profile: Profile,
     *,
@@ -92,20 +146,10 @@ def build_streamed(
         ConfigInvalid, NoTextInputs: see `build_model`.
         Unbuildable: see `build_model`; also where layers are not repeated.
     """
-    signature = structural_signature(profile, release)
-    model_class, config, left_out = text_tower(*declared(profile))
-    # Layers would add to one cache of keys, for the carrier's layer has one number.
-    config.use_cache = False
-    changes = cut_vocabulary(config, SMALL_VOCABULARY)
-    whole = on_meta(model_class, config)
-    path = layer_path(whole)
-    shallow = one_of_each_kind(model_class, config)
-    if path is None or shallow is None:
-        raise Unbuildable(f"{model_class.__name__} has no list of repeated layers, so it cannot be streamed")
-    carrier, kinds = shallow
-    model = construct(model_class, carrier)
+    carrier = build_carrier(profile, release)
+    model, path, kinds, signature = carrier.model, carrier.path, carrier.kinds, carrier.signature
     draw_weights(model, signature, seed)
-    drawn = tuple(_drawn(layer) for layer in model.get_submodule(path))
+    drawn = tuple(_drawn(layer) for layer in carrier.layers)
     layers = RandomLayers(path, signature, seed, kinds, drawn)
     attach(model, LayerStream(path, kinds, layers))
     if factors is None:
@@ -120,10 +164,10 @@ def build_streamed(
         signature=signature,
         seed=seed,
         depth="full",
-        elements=sum(parameter.numel() for parameter in whole.parameters()),
-        cut=changes,
+        elements=carrier.elements,
+        cut=carrier.changes,
         layers=tuple(range(len(kinds))),
-        left_out=left_out,
+        left_out=carrier.left_out,
         calmed=dict(factors),
     )
 

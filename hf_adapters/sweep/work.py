@@ -7,6 +7,7 @@ import gc
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_adapters.sweep.messages import Json
@@ -124,7 +125,8 @@ def judge_found(
         found: what `hf_adapters.corpus.resolve` returned.
         release: torch-spyre release to emulate.
         say: told about each step, in words.
-        full_depth: judge all layers of a model too large to be held; its weights are then seeded random ones.
+        full_depth: judge all layers of a model too large to be held. Its weights are read layer by layer where they
+            lie in safetensors files under the names of a stock class, and are seeded random ones otherwise.
         dtype: as in `judge_profile`.
 
     Raises:
@@ -134,8 +136,8 @@ def judge_found(
     from hf_adapters.corpus.references import load_model
 
     say = say or _silent
-    if full_depth and found.profile.expected_parameter_count > FULL_ELEMENTS:
-        evidence = judge_streamed(found.profile, release=release, say=say, dtype=dtype)
+    if full_depth and _parameters(found.profile) > FULL_ELEMENTS:
+        evidence = _judge_streamed_found(found, release=release, say=say, dtype=dtype)
         return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
     where = found.folder or "bundled profile"
     say(f"build: {found.ref} ({found.kind}, {where}), structure {found.profile.profile_id}, {found.weights} weights")
@@ -148,6 +150,40 @@ def judge_found(
     source = ModelSource(builder=rebuild_found, arguments={"found": found, "release": release})
     evidence = _judge_built(built, source, release=release, say=say, dtype=dtype)
     return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
+
+
+def _parameters(profile: Profile) -> int:
+    """Parameter elements of the text tower; 0 for one that cannot be built, which its build then says."""
+    from hf_adapters.corpus.architectures import count_parameters, declared, text_tower
+    from hf_adapters.corpus.errors import CorpusError
+
+    if profile.expected_parameter_count:
+        return profile.expected_parameter_count
+    try:
+        model_class, config, _ = text_tower(*declared(profile))
+        return count_parameters(model_class, config)
+    except CorpusError:
+        return 0
+
+
+def _judge_streamed_found(found: ModelRef, *, release: str, say: Say, dtype: str | None) -> Json:
+    from hf_adapters.corpus.errors import Unbuildable
+    from hf_adapters.corpus.real import streamable_folder
+    from hf_adapters.corpus.streamed_files import stream_files
+
+    folder = streamable_folder(found)
+    if folder is None:
+        if found.weights == "real":
+            say("its weights cannot be streamed (no safetensors files of a stock class): seeded random ones instead")
+        return judge_streamed(found.profile, release=release, say=say, dtype=dtype)
+    say(f"build: {found.ref}, one layer of each kind in memory, the others read from {folder} as they are needed")
+    try:
+        built = stream_files(found.profile, folder, seed=SEED, release=release)
+    except Unbuildable as error:
+        return unbuildable(error)
+    arguments = {"profile": found.profile.to_json(), "folder": str(folder), "release": release}
+    source = ModelSource(builder=rebuild_files, arguments=arguments)
+    return _judge_built(built, source, release=release, say=say, dtype=dtype)
 
 
 def rebuild_profile(profile: Mapping[str, Any], release: str, max_elements: int) -> nn.Module:
@@ -166,6 +202,15 @@ def rebuild_streamed(profile: Mapping[str, Any], release: str, factors: Mapping[
     from hf_adapters.corpus.streamed import build_streamed
 
     model: nn.Module = build_streamed(Profile.from_json(profile), seed=SEED, release=release, factors=factors).model
+    return model
+
+
+def rebuild_files(profile: Mapping[str, Any], folder: str, release: str) -> nn.Module:
+    """The stock carrier of a checkpoint, built again in the process that computes the reference values."""
+    from hf_adapters.corpus.profiles import Profile
+    from hf_adapters.corpus.streamed_files import stream_files
+
+    model: nn.Module = stream_files(Profile.from_json(profile), Path(folder), seed=SEED, release=release).model
     return model
 
 
