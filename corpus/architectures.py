@@ -24,17 +24,17 @@ def config_from(model_type: str, values: Mapping[str, Any]) -> PretrainedConfig:
     Raises:
         ConfigInvalid: transformers does not know the model type, or refuses a value.
     """
-    from transformers import CONFIG_MAPPING
+    import transformers
 
     ours = native_config(model_type)
-    if ours is None and model_type not in CONFIG_MAPPING:
+    if ours is None and model_type not in transformers.CONFIG_MAPPING:
         raise ConfigInvalid(
-            f"transformers does not know the model type {model_type!r}",
-            hint="the model may need code from its repository, or a newer transformers",
+            f"transformers {transformers.__version__} does not know the model type {model_type!r}",
+            hint="it may need code from its repository, or another transformers: old types are removed, new ones added",
         )
     given = {name: deepcopy(value) for name, value in values.items() if name != "model_type"}
     try:
-        config: PretrainedConfig = (ours or CONFIG_MAPPING[model_type])(**given)
+        config: PretrainedConfig = (ours or transformers.CONFIG_MAPPING[model_type])(**given)
     except Exception as error:  # config classes validate with whatever exception they like
         raise ConfigInvalid(f"transformers refuses the config of type {model_type!r}: {error}") from error
     return config
@@ -52,7 +52,7 @@ def class_named(name: str) -> type[PreTrainedModel]:
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         raise Unbuildable(
             f"transformers {transformers.__version__} has no model class {name!r}",
-            hint="the model may need code from its repository, or a newer transformers",
+            hint="it may need code from its repository, or another transformers: releases remove and add classes",
         )
     return found
 

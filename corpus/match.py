@@ -109,6 +109,20 @@ def profile_of(
     )
 
 
+def absent_class(values: Mapping[str, Any], name: str) -> str | None:
+    """The class that a config declares if it is neither here nor in the installed transformers; None if it is.
+
+    Releases of transformers remove classes; what a profile then describes is the bare model of the same model type.
+
+    Args:
+        values: what `parse_config` returned.
+        name: the model that it comes from, for messages.
+    """
+    values = _native_values(stock_values(values, name), name, frozenset())
+    declared = (values.get("architectures") or [None])[0]
+    return None if declared is None or _is_stock(str(declared)) else str(declared)
+
+
 def _native_values(values: Mapping[str, Any], name: str, weight_names: frozenset[str]) -> dict[str, Any]:
     try:
         told = named(values, name)

@@ -82,7 +82,18 @@ def _generate(base: type, mixins: tuple[MixinSpec, ...]) -> type:
     outer = bases[0]
     if getattr(outer, "keeps_signature", False):
         namespace["forward"] = _with_stock_signature(outer, base)
-    return type(base)(base.__name__, (*bases, base), namespace)
+    try:
+        return type(base)(base.__name__, (*bases, base), namespace)
+    except NameError:
+        # transformers evaluates the annotations of every new subclass, in modules that may be gone.
+        return type(base)(base.__name__, (_Unannounced, *bases, base), namespace)
+
+
+class _Unannounced:
+    """First base of a generated class that its stock class is not told about."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Nothing: what the stock class would note down, the generated one inherits."""
 
 
 def _visible_module(base: type, mixin: type) -> str:

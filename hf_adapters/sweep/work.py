@@ -141,6 +141,8 @@ def judge_found(
         return {**evidence, "config_hash": found.config_hash, "weights_revision": found.revision}
     where = found.folder or "bundled profile"
     say(f"build: {found.ref} ({found.kind}, {where}), structure {found.profile.profile_id}, {found.weights} weights")
+    if absent := _absent_class(found):
+        say(f"note: transformers has no {absent}, which it declares; {found.profile.architecture_class} is judged")
     try:
         built = load_model(found, seed=SEED, release=release)
     except Unbuildable as error:
@@ -184,6 +186,15 @@ def _judge_streamed_found(found: ModelRef, *, release: str, say: Say, dtype: str
     arguments = {"profile": found.profile.to_json(), "folder": str(folder), "release": release}
     source = ModelSource(builder=rebuild_files, arguments=arguments)
     return _judge_built(built, source, release=release, say=say, dtype=dtype)
+
+
+def _absent_class(found: ModelRef) -> str | None:
+    from hf_adapters.corpus.match import absent_class, parse_config
+
+    if found.folder is None or found.allow_remote_code:
+        return None
+    path = found.folder / "config.json"
+    return absent_class(parse_config(path.read_bytes(), str(path)), found.ref)
 
 
 def rebuild_profile(profile: Mapping[str, Any], release: str, max_elements: int) -> nn.Module:

@@ -23,6 +23,7 @@ from hf_adapters.corpus import (
     resolve,
 )
 from hf_adapters.corpus.errors import CorpusError
+from hf_adapters.corpus.match import absent_class
 from tests.corpus import conftest as small
 
 TINY = load_profiles()["bert.tiny/v30522"]
@@ -54,6 +55,14 @@ def test_a_folder_of_a_known_structure_shares_its_profile(tmp_path: Path) -> Non
     config = {**TINY.config, "architectures": ["BertForMaskedLM"], "transformers_version": "4.1", "some_setting": 3}
     found = resolve(_folder(tmp_path / "m", config))
     assert (found.kind, found.profile.profile_id, found.weights) == ("folder", TINY.profile_id, "random")
+
+
+def test_a_declared_class_that_transformers_removed_is_said() -> None:
+    for name, expected in (("BertFlashModel", "BertFlashModel"), ("BertForMaskedLM", None)):
+        assert absent_class({**TINY.config, "model_type": "bert", "architectures": [name]}, "test") == expected
+    known = {"model_type": "new", "architectures": ["NewModel"], "hidden_size": 64, "num_attention_heads": 1}
+    assert absent_class(known, "test") is None, "a stock class stands for it"
+    assert absent_class({"model_type": "bert"}, "test") is None
 
 
 def test_another_vocabulary_keeps_the_structure(tmp_path: Path) -> None:
@@ -95,6 +104,7 @@ def test_a_sentence_transformer_folder_leads_to_its_transformer(tmp_path: Path) 
         ("", ConfigInvalid, "not valid JSON"),
         ("[1, 2]", ConfigInvalid, "holds a list"),
         ("{}", ConfigInvalid, "names no model_type"),
+        ({"model_type": "retribert"}, ConfigInvalid, "transformers 5"),
         ({"model_type": "frobnicator"}, ConfigInvalid, "does not know the model type 'frobnicator'"),
         ({"model_type": "bert", "hidden_size": "wide"}, ConfigInvalid, "hidden_size"),
         ({"model_type": "frob", "auto_map": {"AutoModel": "code.FrobModel"}}, RemoteCodeRequired, "FrobModel"),
@@ -104,7 +114,17 @@ def test_a_sentence_transformer_folder_leads_to_its_transformer(tmp_path: Path) 
             "XBert",
         ),
     ],
-    ids=["truncated", "empty", "list", "no-type", "unknown-type", "bad-value", "remote-type", "remote-class"],
+    ids=[
+        "truncated",
+        "empty",
+        "list",
+        "no-type",
+        "removed-type",
+        "unknown-type",
+        "bad-value",
+        "remote-type",
+        "remote-class",
+    ],
 )
 def test_a_damaged_config_says_what_is_wrong(tmp_path: Path, config: Any, kind: type[CorpusError], what: str) -> None:
     folder = _folder(tmp_path / "m", config)

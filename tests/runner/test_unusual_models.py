@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hf_adapters import errors
 from hf_adapters._execution import compiled_state
 from spyre_backend.errors import SpyreUnsupported
 
+from . import removed_model
 from .small_models import COMMON, at_tokens, batch, bert, cosine, seeded
 
 
@@ -145,6 +147,30 @@ def test_frequencies_that_depend_on_the_length_see_the_callers_length(scaling: s
             want = stock(**inputs).last_hidden_state
         got = model(**inputs).last_hidden_state
         assert cosine(at_tokens(got, inputs), at_tokens(want, inputs)) > 0.9999
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_class_that_transformers_removed(heads: int) -> None:
+    """A copy of it: known by what it does, since nothing of its name is there."""
+    config = hf.BertConfig(**COMMON, num_hidden_layers=1, num_attention_heads=heads, max_position_embeddings=100)
+    model = seeded(removed_model.RetriBertModel(config))
+    assert removed_model.OLD_MODULE not in sys.modules
+    inputs = batch()
+    with torch.no_grad():
+        want = model(**inputs)
+    report = str(hf_adapters.patch_report(hf_adapters.patch(model)))
+    assert "layer.0.output_norm: LayerNorm" in report
+    assert untouched(hf_adapters.unpatch(model), removed_model.RetriBertModel)
+    hf_adapters.compile(model)
+    if heads == 1:
+        assert cosine(at_tokens(model(**inputs), inputs), at_tokens(want, inputs)) > 0.999
+    else:
+        with pytest.raises(SpyreUnsupported, match="pieces of 32") as refused:
+            model(**inputs)
+        assert refused.value.rule == "view-stick-split"
+    assert untouched(hf_adapters.decompile(model), removed_model.RetriBertModel)
+    with torch.no_grad():
+        assert torch.equal(model(**inputs), want)
 
 
 def test_positions_counted_over_the_mask() -> None:
