@@ -85,6 +85,19 @@ def rounded(x: Tensor, settings: Numerics | None = None) -> Tensor:
     return round_(x.to(torch.float32, copy=True, memory_format=torch.contiguous_format), settings)
 
 
+def constant(x: Tensor, settings: Numerics | None = None) -> Tensor:
+    """`rounded` for what a program is given as a number: -inf becomes the largest negative code, as in a copy from the
+    host.
+
+    A compiler encodes it as NaN (D1.5), which would leave no floor at all to models that mask with it. A candidate that
+    still holds such a number fails on the device.
+    """
+    limits = settings or numerics()
+    minus_inf = x == float("-inf")
+    held = rounded(torch.where(minus_inf, torch.zeros_like(x), x), limits)
+    return torch.where(minus_inf, torch.full_like(held, limits.minus_inf_value), held)
+
+
 def from_host(x: Tensor, settings: Numerics | None = None) -> Tensor:
     """What a host fp16 or bf16 tensor holds after the copy to the device: float32 with DL16 values.
 

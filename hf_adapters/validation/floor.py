@@ -97,6 +97,9 @@ MOVEMENT = {
 }
 """Operations whose results are values of their operands (or their negatives): nothing to round."""
 
+CONSTANTS = {aten.full_like, aten.new_full, aten.fill, aten.masked_fill}
+"""Operations that write a number of the program into their result."""
+
 
 @dataclass(kw_only=True, slots=True)
 class FormatLog:
@@ -148,7 +151,9 @@ class _DeviceFormatMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = handler(self.settings, *inner_args, **inner_kwargs)
         else:
             out = func(*inner_args, **inner_kwargs)
-            if not (func.is_view or packet in MOVEMENT):
+            if packet in CONSTANTS:
+                out = dl16.constant(out, self.settings)
+            elif not (func.is_view or packet in MOVEMENT):
                 out = tree_map(self._round, out)
         return tree_map(lambda leaf: _wrap(leaf, dtype), out)
 

@@ -81,7 +81,10 @@ def norms(model: nn.Module) -> list[tuple[nn.Module, str]]:
 
 def feed_forward_linears(model: nn.Module) -> list[Any]:
     """First linear map of every feed-forward block."""
-    ends = ("intermediate.dense", "mlp.gate_proj", "ffn.lin1", "mlp.Wi", "mlp.c_fc")
+    ends = (
+        "intermediate.dense", "mlp.gate_proj", "ffn.lin1", "mlp.Wi", "mlp.c_fc", "mlp.gated_layers",
+        "mlp.up_gated_layer", "mlp.fc1",
+    )  # fmt: skip
     return [module for name, module in model.named_modules() if name.endswith(ends)]
 
 

@@ -58,6 +58,18 @@ def test_float16_range_is_the_devices() -> None:
         assert float(big[0]) == float(dl16.rounded(dl16.from_host(torch.full((1,), 60000.0).half()) * 4))
 
 
+def test_minus_infinity_as_a_number_of_the_program_leaves_a_floor() -> None:
+    """Longformer fills its band with it; the softmax of the others is what counts."""
+    scores = torch.randn(3, 8, generator=torch.Generator().manual_seed(2)).half()
+    hidden = torch.arange(8) > 5
+    with device_format():
+        masked = torch.full_like(scores * 1, -float("inf")).where(hidden, scores * 1)
+        filled = (scores * 1).masked_fill(hidden, -float("inf"))
+        shares = [torch.softmax(x, -1, dtype=torch.float32) for x in (masked, filled)]
+    assert all(bool(x.isfinite().all()) for x in shares)
+    assert all(float(x[:, 6:].abs().max()) == 0.0 for x in shares)
+
+
 def test_float32_stays_float32() -> None:
     with device_format() as log:
         x = torch.full((4,), 1 / 3, dtype=torch.float16)
