@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_adapters._classes import split_class
-from hf_adapters.adapters import _attention
+from hf_adapters.adapters import _attention, _probe
 from hf_adapters.adapters._sticks import is_whole
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
@@ -76,8 +76,69 @@ class HostWindows(nn.Module):
         return _output_class(type(self))(last_hidden_state=kept[-1], hidden_states=states)
 
 
-def _output_class(encoder: type) -> Any:
-    return vars(sys.modules[split_class(encoder)[0].__module__])["LongformerBaseModelOutput"]
+def _output_class(kind: type, name: str = "LongformerBaseModelOutput") -> Any:
+    return vars(sys.modules[split_class(kind)[0].__module__])[name]
+
+
+class HostTokenKinds(nn.Module):
+    """Mixin for the model: padding and global tokens are told apart on the host.
+
+    The stock model multiplies the caller's two integer masks, which the device cannot cast (D1.6), makes an additive
+    mask of the product and looks in it for what is global.
+    """
+
+    keeps_signature = True
+    embeddings: nn.Module
+    encoder: nn.Module
+    pooler: nn.Module | None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As stock.
+
+        Raises:
+            ValueError: neither or both of ``input_ids`` and ``inputs_embeds`` are given, as in the stock model.
+        """
+        given = _probe.bound_arguments(self, args, kwargs)
+        ids, states = given.get("input_ids"), given.get("inputs_embeds")
+        if (ids is None) == (states is None):
+            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+        like: Any = states if ids is None else ids
+        shape = like.shape[:2]
+        real = _on_host(given.get("attention_mask"), shape, 1.0)
+        # The stock model multiplies both masks, so that padding is never global; two stands for global already.
+        merged = real * (_on_host(given.get("global_attention_mask"), shape, 0.0) + 1.0)
+        types = given.get("token_type_ids")
+        model: Any = self
+        added, ids, merged, types, positions, states = model._pad_to_window_size(
+            input_ids=ids,
+            attention_mask=merged,
+            token_type_ids=torch.zeros(shape, dtype=torch.long, device=like.device) if types is None else types,
+            position_ids=given.get("position_ids"),
+            inputs_embeds=states,
+            pad_token_id=model.config.pad_token_id,
+        )
+        output = self.encoder(
+            self.embeddings(input_ids=ids, position_ids=positions, token_type_ids=types, inputs_embeds=states),
+            attention_mask=torch.where(merged == 0, -1.0, torch.where(merged == 2, 1.0, 0.0)),
+            padding_len=added,
+            output_attentions=bool(given.get("output_attentions")),
+            output_hidden_states=_asked(self, given, "output_hidden_states"),
+        )
+        pooled = None if self.pooler is None else self.pooler(output.last_hidden_state)
+        made = _output_class(type(self), "LongformerBaseModelOutputWithPooling")(
+            last_hidden_state=output.last_hidden_state, pooler_output=pooled, hidden_states=output.hidden_states
+        )
+        return made if _asked(self, given, "return_dict") else made.to_tuple()
+
+
+def _on_host(mask: Tensor | None, shape: torch.Size, otherwise: float) -> Tensor:
+    return torch.full(shape, otherwise) if mask is None else mask.detach().float().cpu()
+
+
+def _asked(model: Any, given: dict[str, Any], name: str) -> bool:
+    """An option of a call; the config's where the call does not say."""
+    found = given.get(name)
+    return bool(getattr(model.config, name) if found is None else found)
 
 
 def window(masks: Tensor, width: int, like: Tensor) -> Window:
@@ -138,6 +199,10 @@ def _sites(model: nn.Module) -> list[Site]:
         if not inner or not all(_windowed(part) for part in inner):
             continue
         after = "masks of all layers made on the host"
+        outer = model.get_submodule(path.rpartition(".")[0])
+        if hasattr(outer, "_merge_to_attention_mask") and not isinstance(outer, HostTokenKinds):
+            before = "mask written where tokens are global"
+            found.append(Site(path=path.rpartition(".")[0], kind="tokens", before=before, after="made on the host"))
         found.append(Site(path=path, kind="windows", before="masks by chunk", after=after))
         for index in range(len(layers)):
             where = f"{path}.layer.{index}.attention.self".lstrip(".")
@@ -153,7 +218,8 @@ def _windowed(module: Any) -> bool:
 
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
-    patcher.swap_class(model.get_submodule(site.path), HostWindows if site.kind == "windows" else MaskedWindow)
+    mixins = {"tokens": HostTokenKinds, "windows": HostWindows, "attention": MaskedWindow}
+    patcher.swap_class(model.get_submodule(site.path), mixins[site.kind])
 
 
 def _longformer() -> nn.Module:
@@ -187,11 +253,11 @@ def _examples() -> list[Example]:
 ADAPTER = Adapter(
     name="window_attention",
     summary="Longformer's sliding window and global tokens as dense attention under a mask.",
-    rules=("view-stick-split", "indirect-access", "dynamic-shape"),
+    rules=("view-stick-split", "indirect-access", "dynamic-shape", "dtype-cast"),
     equivalence="reassociated",
     sites=_sites,
     apply=_apply,
     examples=_examples,
     architectures=("longformer",),
-    order=46,
+    order=9,
 )

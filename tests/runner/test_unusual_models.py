@@ -173,6 +173,25 @@ def test_a_class_that_transformers_removed(heads: int) -> None:
         assert torch.equal(model(**inputs), want)
 
 
+@pytest.mark.parametrize("chosen", ["none", "several"])
+def test_tokens_that_see_and_are_seen_by_all(chosen: str) -> None:
+    """Longformer: the others see a window, over the chunks of the stock layer; padding is never global."""
+    config = hf.LongformerConfig(
+        **COMMON, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=260, attention_window=16,
+        pad_token_id=1,
+    )  # fmt: skip
+    model, inputs = seeded(hf.LongformerModel(config)), batch(2, 37)
+    inputs["global_attention_mask"] = torch.zeros(2, 37, dtype=torch.long)
+    inputs["global_attention_mask"][:, 0] = 1
+    inputs["global_attention_mask"][0, 20:23] = 1
+    if chosen == "none":
+        del inputs["global_attention_mask"]
+    with torch.no_grad():
+        want = model(**inputs).last_hidden_state
+    got = hf_adapters.compile(model)(**inputs).last_hidden_state
+    assert cosine(at_tokens(got, inputs), at_tokens(want, inputs)) > 0.999
+
+
 def test_positions_counted_over_the_mask() -> None:
     config = hf.OPTConfig(
         vocab_size=90, hidden_size=64, ffn_dim=64, num_hidden_layers=1, num_attention_heads=1,
