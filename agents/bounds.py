@@ -15,6 +15,8 @@ class Bounds:
     """Bounds of one case. A reviewer who rejects a draft allows one attempt more."""
 
     attempts: int = 5
+    places: int = 4
+    """Failing places of one model that are drafted for one after the other."""
     tokens: int = 2_000_000
     """Both directions."""
     usd: float = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_adapters.store.agent_records import StoredAttempt, StoredCase
@@ -29,6 +29,10 @@ def summary(agents: AgentStore, case_id: int) -> dict[str, Any]:
         "notes": "" if last is None else last.notes,
         "metrics": {} if last is None else dict(last.metrics),
         "sandboxed": None if last is None else last.sandboxed,
+        "parts": [
+            {"attempt": a.number, "adapter": a.adapter_name, "source": a.source, "notes": a.notes, "reason": a.reason}
+            for a in parts_of(attempts)
+        ],
         "spent": agents.spent(case_id),
         "rejected": [
             {"attempt": a.number, "stage": a.stage, "reason": a.reason} for a in attempts if a.outcome == "rejected"
@@ -41,7 +45,7 @@ def message(agents: AgentStore, case_id: int) -> str:
     """The evidence as the body of a commit message."""
     case, attempts = agents.case(case_id), agents.attempts(case_id)
     last = next(a for a in reversed(attempts) if a.source)
-    lines = _failure(case) + _proof(last) + _generality(last)
+    lines = _failure(case) + _parts(parts_of(attempts)) + _proof(last) + _generality(last)
     tried = sum(a.outcome == "rejected" for a in attempts)
     spent = agents.spent(case_id)
     lines.append(
@@ -50,6 +54,15 @@ def message(agents: AgentStore, case_id: int) -> str:
     )
     lines += [f"{r.decision.capitalize()} by {r.reviewer}: {r.text or '-'}" for r in agents.reviews(case_id)]
     return "\n".join(lines)
+
+
+def parts_of(attempts: Sequence[StoredAttempt]) -> list[StoredAttempt]:
+    """Attempts whose drafts solve one of several failing places of a model; the last draft was judged with them."""
+    return [a for a in attempts[:-1] if a.outcome == "accepted"]
+
+
+def _parts(parts: Sequence[StoredAttempt]) -> list[str]:
+    return [f"Adapter {a.adapter_name}, attempt {a.number}: {' '.join(a.reason.split())}." for a in parts]
 
 
 def _failure(case: StoredCase) -> list[str]:

@@ -1,8 +1,9 @@
 """The workflow as a langgraph graph.
 
     pick -> reproduce -> diagnose -> draft -> screen -> validate -> generalise -> review -> land
-                                      ^         |          |            |           |
-                                      +---------+----------+------------+-----------+   rejected: next attempt
+                            ^         ^         |         | |            |           |
+                            |         +---------+---------+-+------------+-----------+   rejected: next attempt
+                            +-----------------------------+   right for its module, and the model fails elsewhere
 
 The state is checkpointed before every step; a process killed anywhere goes on with the step it was in.
 """
@@ -35,7 +36,7 @@ STEPS: dict[str, Step] = {
 
 _NEXT = {"pick": "reproduce", "reproduce": "diagnose", "draft": "screen"}
 """Steps after which a case may be over."""
-_GATES = {"screen": "validate", "validate": "generalise", "generalise": "review", "review": "land"}
+_GATES = {"screen": "validate", "generalise": "review", "review": "land"}
 """Steps that send a rejected draft back."""
 
 
@@ -50,6 +51,7 @@ def build(workshop: Workshop | None) -> StateGraph[CaseState, None, CaseState, C
     graph.add_edge("diagnose", "draft")
     for name, after in _GATES.items():
         graph.add_conditional_edges(name, _proven, {True: after, False: "draft"})
+    graph.add_conditional_edges("validate", _validated, ["generalise", "diagnose", "draft"])
     graph.add_edge("land", END)
     return graph
 
@@ -69,6 +71,12 @@ def _bound(step: Step, workshop: Workshop | None) -> Any:
 
 def _over(state: CaseState) -> bool:
     return bool(state.get("ended"))
+
+
+def _validated(state: CaseState) -> str:
+    if state.get("onward"):
+        return "diagnose"
+    return "generalise" if _proven(state) else "draft"
 
 
 def _proven(state: CaseState) -> bool:

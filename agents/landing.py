@@ -70,9 +70,15 @@ class Landing:
     case_id: int
     message: str
     """Body of the commit message: the evidence."""
+    beside: tuple[Landing, ...] = ()
+    """Adapters of the same case that land in the same commit; their messages are not used."""
 
     def files(self) -> Mapping[str, str]:
         """Path in the repository -> content."""
+        own = self._own()
+        return {path: content for other in self.beside for path, content in other.files().items()} | own
+
+    def _own(self) -> dict[str, str]:
         test = _TEST.format(
             name=self.name,
             summary=self.summary.replace('"""', "'''"),

@@ -181,6 +181,9 @@ class DraftTask:
     allowance: Cost
     """What may still be used; 0 seconds or tokens mean none."""
     workbench: Workbench
+    earlier: Mapping[str, str] = field(default_factory=dict)
+    """Adapters drafted in this case for other failing modules of the model, name -> source: they are applied as well,
+    and their names are taken."""
     journal: Journal = field(default_factory=NoJournal)
     seed: int = 0
     """For drafters that draw: the same task and seed give the same draft."""

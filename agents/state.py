@@ -19,6 +19,12 @@ class CaseState(TypedDict, total=False):
     """Number of the current attempt, from 1."""
     proven: bool
     """Whether the last gate was passed."""
+    parts: list[int]
+    """Attempts whose drafts are proven for their own modules and stay applied: the model fails elsewhere as well."""
+    solved: list[dict[str, Any]]
+    """The failures that these are for, in their order, as `failure` is."""
+    onward: bool
+    """Whether the next failing place is to be diagnosed now."""
     ended: str
     """State of the case when it is over: `landed`, `given-up`, `not-failing`, `failed`; empty before."""
     decision: dict[str, Any]

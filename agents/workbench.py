@@ -16,8 +16,10 @@ from hf_adapters.agents.acceptance.duplicates import sources
 from hf_adapters.agents.localise import PUBLIC_SEED, capture
 from hf_adapters.agents.protocol import Trial
 from hf_adapters.agents.sandbox.run import Sandbox
+from hf_adapters.agents.screening.declared import Drafted
 from hf_adapters.agents.screening.policy import screen
 from hf_adapters.agents.subject import Subject
+from hf_adapters.diagnose import Diagnosis
 from spyre_backend import capabilities
 
 _LONGEST = 20_000
@@ -32,12 +34,16 @@ class SubjectWorkbench:
         subject: the failing model.
         model: built from it, stock.
         sandbox: where candidates run.
+        beside: drafts for other failing modules of the model, applied as well.
+        causes: failures that those and the candidates are for.
         trials: how many candidates were tried.
     """
 
     subject: Subject
     model: nn.Module
     sandbox: Sandbox
+    beside: tuple[Drafted, ...] = ()
+    causes: tuple[Diagnosis, ...] = ()
     trials: int = field(default=0)
 
     def rules(self) -> Mapping[str, str]:
@@ -47,7 +53,7 @@ class SubjectWorkbench:
 
     def adapters(self) -> Mapping[str, str]:
         """See `Workbench`."""
-        return sources(self.subject.adapters())
+        return sources(self.subject.adapters()) | {part.adapter.name: part.source for part in self.beside}
 
     def module_source(self, path: str) -> str:
         """See `Workbench`."""
@@ -75,7 +81,15 @@ class SubjectWorkbench:
         screened = screen(source)
         if not screened.ok or screened.adapter is None:
             return Trial(stage="screen", reason="\n".join(screened.violations))
-        outcome = examine(source, screened.adapter, self.subject, self.sandbox, seed=PUBLIC_SEED)
+        outcome = examine(
+            source, screened.adapter, self.subject, self.sandbox,
+            seed=PUBLIC_SEED, beside=self.beside, causes=self.causes,
+        )  # fmt: skip
+        if outcome.remaining is not None:
+            reason = (
+                f"right for its own module; the model then fails elsewhere, which is no fault of it: {outcome.reason}"
+            )
+            return Trial(stage="passed", reason=reason, sites=outcome.sites, figures=outcome.figures())
         if outcome.accepted:
             return Trial(stage="passed", reason=outcome.reason, sites=outcome.sites, figures=outcome.figures())
         verdict = None if outcome.validation is None else outcome.validation.verdict

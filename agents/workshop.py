@@ -14,6 +14,8 @@ from hf_adapters.agents.bounds import Bounds
 from hf_adapters.agents.portfolio import Portfolio
 from hf_adapters.agents.protocol import Cost, Drafter, Rejection, Stage
 from hf_adapters.agents.sandbox.run import Sandbox
+from hf_adapters.agents.screening.declared import Drafted
+from hf_adapters.agents.screening.policy import screen
 from hf_adapters.agents.state import CaseState
 from hf_adapters.store.agent_records import StoredAttempt
 from hf_adapters.store.agents import AgentStore
@@ -49,9 +51,18 @@ class Workshop:
         """The row of the current attempt."""
         return next(a for a in self.agents.attempts(state["case_id"]) if a.number == state["attempt"])
 
-    def rejections(self, case_id: int) -> tuple[Rejection, ...]:
-        """What was said against earlier attempts, oldest first."""
-        rows = (a for a in self.agents.attempts(case_id) if a.outcome == "rejected")
+    def drafted(self, state: CaseState) -> Drafted:
+        """The current attempt's draft, which passed the screen."""
+        return drafted(self.attempt(state))
+
+    def parts(self, state: CaseState) -> tuple[Drafted, ...]:
+        """Earlier drafts of the case, which are proven for their own modules."""
+        numbers = state.get("parts", [])
+        return tuple(drafted(a) for a in self.agents.attempts(state["case_id"]) if a.number in numbers)
+
+    def rejections(self, case_id: int, after: int = 0) -> tuple[Rejection, ...]:
+        """What was said against the attempts after the one of this number, oldest first."""
+        rows = (a for a in self.agents.attempts(case_id) if a.outcome == "rejected" and a.number > after)
         return tuple(
             Rejection(attempt=a.number, stage=a.stage, reason=a.reason, source=a.source)  # type: ignore[arg-type]
             for a in rows
@@ -64,6 +75,17 @@ class Workshop:
         self._note(state, {"outcome": "rejected", "stage": stage, "reason": reason}, metrics)
         self.say(f"rejected at {stage}: {reason.splitlines()[0] if reason else ''}")
         return {"proven": False}
+
+    def reject_all(
+        self, state: CaseState, stage: Stage, reason: str, metrics: Mapping[str, Any] | None = None
+    ) -> CaseState:
+        """Note that the drafts of a case were stopped together; it starts again at the place that failed first."""
+        found = self.reject(state, stage, reason, metrics)
+        for number in state.get("parts", []):
+            values = {"outcome": "rejected", "stage": stage, "reason": f"with attempt {state['attempt']}: {reason}"}
+            self.agents.update_attempt(state["case_id"], number, **values)
+        solved = state.get("solved", [])
+        return {**found, "parts": [], "solved": [], "failure": solved[0] if solved else state["failure"]}
 
     def passed(
         self, state: CaseState, stage: Stage, reason: str, metrics: Mapping[str, Any] | None = None
@@ -105,6 +127,13 @@ class StoreJournal:
         """See `Journal`."""
         self.spent += cost
         self.agents.spend(self.case_id, self.number, tokens_in=cost.tokens_in, tokens_out=cost.tokens_out, usd=cost.usd)
+
+
+def drafted(attempt: StoredAttempt) -> Drafted:
+    """The draft of an attempt that passed the screen."""
+    adapter = screen(attempt.source).adapter
+    assert adapter is not None, "a draft that was screened declares its adapter"
+    return Drafted(adapter=adapter, source=attempt.source)
 
 
 def diff(before: str, after: str) -> str:

@@ -124,7 +124,7 @@ def diagnose(
             with apply(model) as candidate:
                 recording = execute(candidate, batches, "mean").recording
         except Exception as error:
-            return _of_error(error, chosen)
+            return of_error(error, chosen)
         return _of_numbers(model, batches, recording, apply, execute, Thresholds(floor_multiple=floor_multiple), dtype)
 
 
@@ -142,7 +142,8 @@ def _batches(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]] | None) ->
     ]
 
 
-def _of_error(error: Exception, chosen: capabilities.Capabilities) -> Diagnosis:
+def of_error(error: Exception, chosen: capabilities.Capabilities) -> Diagnosis:
+    """What an error of the device says; any other error is `failed`."""
     refused = raised_by_device(error)
     if refused is None:
         return Diagnosis(kind="failed", message=one_line(error))

@@ -11,15 +11,17 @@ import torch
 
 from hf_adapters.agents.acceptance import claims
 from hf_adapters.agents.sandbox.run import Answer, Job, Sandbox, tensors_below
-from hf_adapters.agents.screening.declared import Declared
+from hf_adapters.agents.screening.declared import Declared, Drafted
 from hf_adapters.agents.subject import Subject
+from hf_adapters.diagnose import Diagnosis, of_error
 from hf_adapters.validation import conduct, verdicts
 from hf_adapters.validation.acceptance import UnusableReference
 from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets
+from hf_adapters.validation.ranges import DTYPES, choose
 from hf_adapters.validation.recording import Recording
 from hf_adapters.validation.reference import Candidate, ProcessJudge
 from hf_adapters.validation.runners import Execution, on_device
-from hf_adapters.validation.types import Check, Thresholds, Validation
+from hf_adapters.validation.types import Check, Precision, Thresholds, Validation
 from spyre_backend import capabilities
 from spyre_backend.errors import SpyreUnsupported
 
@@ -38,6 +40,8 @@ class Outcome:
     sites: tuple[str, ...] = ()
     sandboxed: bool = True
     simulated_us: float | None = None
+    remaining: Diagnosis | None = None
+    """What the device refuses elsewhere, when nothing speaks against the draft itself: another one may solve that."""
     log: str = field(default="", repr=False)
 
     def figures(self) -> dict[str, float]:
@@ -58,7 +62,17 @@ def secret_seed() -> int:
 
 
 def examine(
-    source: str, adapter: Declared, subject: Subject, sandbox: Sandbox, *, seed: int, prove: bool = True
+    source: str,
+    adapter: Declared,
+    subject: Subject,
+    sandbox: Sandbox,
+    *,
+    seed: int,
+    prove: bool = True,
+    beside: Sequence[Drafted] = (),
+    causes: Sequence[Diagnosis] = (),
+    thresholds: Thresholds | None = None,
+    draws: int = 1,
 ) -> Outcome:
     """Run a draft that passed the screen on one model and judge it.
 
@@ -69,19 +83,34 @@ def examine(
         sandbox: where it runs.
         seed: seed of the inputs; a secret one for a verdict that counts.
         prove: run the draft's own examples as well.
+        beside: drafts for other modules of the model, applied and judged together with this one.
+        causes: failures that the draft and those beside it are for; `Outcome.remaining` is none of them, and stays
+            None when there are none.
+        thresholds: of the judgement; the usual ones when None.
+        draws: how many times the inputs are drawn, each from a seed of its own.
 
     Raises:
         NoSandbox, SandboxFailed: see `Sandbox.run`.
     """
     chosen = capabilities.load(subject.release)
-    thresholds = Thresholds()
-    # The model is needed here only for what its inputs look like.
-    input_sets = standard_sets(spec_of(subject.build()), seed)
-    job = Job(subject=subject, source=source, name=adapter.name, inputs=input_sets, thresholds=thresholds, prove=prove)
-    judge = ProcessJudge(subject.source(), input_sets, "mean", thresholds, chosen.release)
+    thresholds = thresholds or Thresholds()
+    # Stock, and needed here only for what its inputs look like and how large its values get.
+    model = subject.build()
+    input_sets = standard_sets(spec_of(model), seed)
+    for draw in range(1, draws):
+        input_sets += tuple(replace(s, name=f"{s.name}{draw}") for s in standard_sets(spec_of(model), seed + draw))
+    with capabilities.use(chosen.release):
+        precision = choose(model, on_device(input_sets))
+    job = Job(
+        subject=subject, source=source, name=adapter.name, beside=tuple(beside), inputs=input_sets,
+        dtype=precision.dtype, thresholds=thresholds, prove=prove,
+    )  # fmt: skip
+    judge = ProcessJudge(subject.source(), input_sets, "mean", thresholds, chosen.release, DTYPES[precision.dtype])
+    drafts = (*(drafted.adapter for drafted in beside), adapter)
     try:
         answer = sandbox.run(job)
-        return _interpreted(answer, adapter, subject, judge, input_sets, seed, prove)
+        outcome = _interpreted(answer, drafts, subject, judge, input_sets, prove, _Facts(seed, precision, thresholds))
+        return _with_remaining(outcome, answer, drafts, causes, prove) if causes else outcome
     except UnusableReference as error:
         reason = f"no reference: {error}"
         return Outcome(subject=subject.label, accepted=False, applies=False, reason=reason, validation=None)
@@ -89,14 +118,23 @@ def examine(
         judge.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the record of a verdict says of how it came about."""
+
+    seed: int
+    precision: Precision
+    thresholds: Thresholds
+
+
 def _interpreted(
     answer: Answer,
-    adapter: Declared,
+    drafts: tuple[Declared, ...],
     subject: Subject,
     judge: ProcessJudge,
     input_sets: tuple[InputSet, ...],
-    seed: int,
     prove: bool,
+    facts: _Facts,
 ) -> Outcome:
     """The answer was written by a process in which the draft ran: whatever does not fit is held against the draft."""
     outcome = Outcome(subject=subject.label, accepted=False, applies=False, reason="", validation=None)
@@ -111,8 +149,8 @@ def _interpreted(
             simulated_us=answer.data.get("simulated_us"),
             log=answer.log,
         )
-        base = _record(subject, input_sets, seed, answer)
-        return _judged(outcome, base, answer, adapter, judge, input_sets, prove)
+        base = _record(subject, input_sets, facts, answer)
+        return _judged(outcome, base, answer, drafts, judge, input_sets, prove)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return replace(outcome, reason=f"the sandbox's answer does not fit: {type(error).__name__}: {error}")
 
@@ -121,7 +159,7 @@ def _judged(
     outcome: Outcome,
     base: Validation,
     answer: Answer,
-    adapter: Declared,
+    drafts: tuple[Declared, ...],
     judge: ProcessJudge,
     input_sets: tuple[InputSet, ...],
     prove: bool,
@@ -129,8 +167,7 @@ def _judged(
     if answer.kind != "done":
         found = verdicts.failed_run(base, _error(answer))
         return replace(outcome, reason=_said(answer, found), validation=found)
-    wrong = list(claims.after_running(adapter, answer.data, prove=prove))
-    if wrong:
+    if wrong := _contradictions(answer, drafts, prove):
         return replace(outcome, reason="; ".join(wrong))
     if not outcome.applies:
         return replace(outcome, reason="the adapter applies to nothing in this model")
@@ -156,6 +193,54 @@ def _judged(
     return replace(
         outcome, accepted=found.accepted, reason=found.reason if found.accepted else failed, validation=found
     )
+
+
+def _seen(answer: Answer, drafts: tuple[Declared, ...]) -> list[tuple[Declared, dict[str, Any]]]:
+    """What was seen of each draft; the last one's is the answer itself."""
+    *earlier, last = drafts
+    data = dict(answer.data)
+    told = [(adapter, {**data, "sites": [], "proof": [], **data["beside"][adapter.name]}) for adapter in earlier]
+    return [*told, (last, data)]
+
+
+def _contradictions(answer: Answer, drafts: tuple[Declared, ...], prove: bool) -> list[str]:
+    """Claims that the run contradicts; those of an earlier draft are marked with its name."""
+    found = []
+    for adapter, data in _seen(answer, drafts):
+        mark = "" if adapter is drafts[-1] else f"{adapter.name}: "
+        found += [mark + text for text in claims.after_running(adapter, data, prove=prove)]
+        if mark and not data["sites"] and prove:
+            found.append(f"{mark}the adapter applies to nothing in this model")
+    return found
+
+
+def _with_remaining(
+    outcome: Outcome, answer: Answer, drafts: tuple[Declared, ...], causes: Sequence[Diagnosis], prove: bool
+) -> Outcome:
+    """The outcome with what the device refuses outside of the drafts' sites, unless it is what they are for.
+
+    Nothing is accepted by this: with the drafts for the rest, all are judged again.
+    """
+    validation = outcome.validation
+    if (answer.kind, answer.stage) != ("refused", "device") or not outcome.applies or validation is None:
+        return outcome
+    try:
+        refused = of_error(_error(answer), capabilities.load(validation.release))
+        places = [str(site["path"]) for _, data in _seen(answer, drafts) for site in data["sites"]]
+        unequal = [check["where"] for check in answer.data["checks"] if check["passed"] is not True]
+        wrong = _contradictions(answer, drafts, prove)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return outcome
+    path = (refused.module_path or "").partition(" ")[0]
+    known = any((c.rule, _class(c)) == (refused.rule, _class(refused)) for c in causes)
+    if wrong or unequal or known or not path or any(claims.below(path, place) for place in places):
+        return outcome
+    return replace(outcome, remaining=refused)
+
+
+def _class(diagnosis: Diagnosis) -> str:
+    """The class in parentheses of a diagnosis."""
+    return (diagnosis.module_path or "").partition(" ")[2]
 
 
 def _said(answer: Answer, found: Validation) -> str:
@@ -184,16 +269,17 @@ def _execution(answer: Answer) -> Execution:
     )
 
 
-def _record(subject: Subject, input_sets: tuple[InputSet, ...], seed: int, answer: Answer) -> Validation:
+def _record(subject: Subject, input_sets: tuple[InputSet, ...], facts: _Facts, answer: Answer) -> Validation:
     chosen = capabilities.load(subject.release)
     return Validation(
         verdict="crashed",
         reason="",
-        floor_multiple=Thresholds().floor_multiple,
+        floor_multiple=facts.thresholds.floor_multiple,
         adapters={str(name): str(value) for name, value in answer.data.get("adapters", {}).items()},
         weights="random",
         inputs=", ".join(f"{s.name} {'x'.join(map(str, s.kwargs['input_ids'].shape))}" for s in input_sets),
-        seed=seed,
+        seed=facts.seed,
+        precision=facts.precision,
         release=chosen.release,
         reference="process",
         runner="device, sandboxed" if answer.sandboxed else "device, no sandbox",
@@ -203,8 +289,10 @@ def _record(subject: Subject, input_sets: tuple[InputSet, ...], seed: int, answe
     )
 
 
-def concerned(source: str, adapter: Declared, subjects: Sequence[Subject], sandbox: Sandbox) -> list[Subject]:
-    """Those of the models in which a draft changes something, and those where that cannot be told.
+def concerned(
+    source: str, adapter: Declared, subjects: Sequence[Subject], sandbox: Sandbox, beside: Sequence[Drafted] = ()
+) -> list[Subject]:
+    """Those of the models in which a draft or one beside it changes something, and those where that cannot be told.
 
     Raises:
         NoSandbox, SandboxFailed: see `Sandbox.run`.
@@ -216,7 +304,7 @@ def concerned(source: str, adapter: Declared, subjects: Sequence[Subject], sandb
     for group in groups.values():
         for start in range(0, len(group), _SCANNED_AT_ONCE):
             batch = tuple(group[start : start + _SCANNED_AT_ONCE])
-            answer = sandbox.run(Job(subject=None, source=source, name=adapter.name, scan=batch))
+            answer = sandbox.run(Job(subject=None, source=source, name=adapter.name, beside=tuple(beside), scan=batch))
             counts: Any = answer.data.get("scanned") if answer.kind == "done" else None
             known = counts if isinstance(counts, dict) else {}
             found += [subject for subject in batch if known.get(subject.key) != 0]

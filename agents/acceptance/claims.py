@@ -50,13 +50,15 @@ def after_running(adapter: Declared, data: Mapping[str, Any], *, prove: bool) ->
     if prove:
         yield from _examples(data.get("proof", []))
     sites = [str(site["path"]) for site in data.get("sites", [])]
-    outside = [path for path in data.get("changed_modules", []) if not any(_below(path, site) for site in sites)]
+    outside = [path for path in data.get("changed_modules", []) if not any(below(path, site) for site in sites)]
     if outside:
         yield f"it changes modules that it does not name as its sites: {', '.join(outside[:5])}"
     if data.get("changed_code"):
         yield f"code that is not the model's was replaced: {', '.join(data['changed_code'][:5])}"
     if adapter.equivalence == "exact":
-        errors = [c["value"] for c in data.get("checks", []) if c["name"] == MODULE_EQUIVALENCE and c["value"]]
+        checks = [c for c in data.get("checks", []) if c["name"] == MODULE_EQUIVALENCE and c["value"]]
+        errors = [c["value"] for c in checks if any(below(c["where"], s) or below(s, c["where"]) for s in sites)]
+        errors += [found["error"] for found in data.get("proof", [])] if prove else []
         if errors and max(errors) > EXACT:
             yield f"it says exact, but differs by {max(errors):.2g} in float64; that is reassociated at best"
 
@@ -73,5 +75,6 @@ def _examples(proof: list[Mapping[str, Any]]) -> Iterator[str]:
             yield f"example {found['name']}: differs from stock by {found['error']:.2g} in float64"
 
 
-def _below(path: str, site: str) -> bool:
+def below(path: str, site: str) -> bool:
+    """Whether the module at `path` is the one at `site` or inside it."""
     return site == "" or path == site or path.startswith(site + ".")

@@ -48,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sandbox=Sandbox(),
                 regression=regression,
                 say=lambda text: print(text, flush=True),
+                minutes=options.minutes,
             )
-            found = summary(results)
+            found = {**summary(results), "not begun": len(subjects) - len(results)}
             wrong += int(found["false accepts"])
             everything[name] = {"summary": found, "results": [asdict(r) for r in results]}
             _print(name, results, found)
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="seed of those")
     parser.add_argument("--only", help="names of structures, with commas")
     parser.add_argument("--limit", type=int, help="at most this many structures")
+    parser.add_argument("--minutes", type=float, help="begin no structure after this time; the figures say how many")
     parser.add_argument("--attempts", type=int, default=4, help="k of solved@k")
     parser.add_argument("--regression", type=int, default=2, help="structures that must go on passing")
     parser.add_argument("--budget-usd", type=float, default=2.0, help="US dollars for each structure")

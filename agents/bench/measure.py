@@ -11,19 +11,26 @@ from typing import Any
 from hf_adapters.agents.acceptance.candidate import examine, secret_seed
 from hf_adapters.agents.bounds import Bounds
 from hf_adapters.agents.checkpoints import open_checkpointer
+from hf_adapters.agents.evidence import parts_of
 from hf_adapters.agents.portfolio import ListPortfolio
 from hf_adapters.agents.protocol import Drafter
 from hf_adapters.agents.run import advance, start
 from hf_adapters.agents.sandbox.run import Job, Sandbox
-from hf_adapters.agents.screening.policy import screen
 from hf_adapters.agents.subject import Subject
-from hf_adapters.agents.workshop import Workshop
+from hf_adapters.agents.workshop import Workshop, drafted
 from hf_adapters.store import Store
+from hf_adapters.store.agent_records import StoredAttempt
 from hf_adapters.store.agents import AgentStore
 from hf_adapters.validation.inputs import spec_of, standard_sets
+from hf_adapters.validation.ranges import choose
+from hf_adapters.validation.runners import on_device
+from hf_adapters.validation.types import Thresholds
+from spyre_backend import capabilities
 
-_AGAIN = 2
-"""How often an accepted draft is judged anew, on inputs of other seeds: a rejection then is a false accept."""
+_STRICTER = Thresholds(floor_multiple=2.0)
+"""Half of the error that is accepted otherwise."""
+_DRAWS = 2
+"""An accepted draft is judged anew by these, on inputs of that many other seeds: a rejection is a false accept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +43,8 @@ class Result:
     state: str
     """`waiting` is solved: a reviewer would be asked now."""
     attempts: int
+    rejected: int
+    """Attempts that failed; one draft for each failing place of the model is no failure."""
     reason: str
     false_accept: bool
     simulated_us: float | None
@@ -61,6 +70,7 @@ def measure(
     sandbox: Sandbox,
     regression: Sequence[Subject] = (),
     say: Callable[[str], None] = lambda _: None,
+    minutes: float | None = None,
 ) -> list[Result]:
     """Let a drafter work on each structure alone.
 
@@ -72,29 +82,31 @@ def measure(
         sandbox: where drafts run.
         regression: structures that pass and must go on passing.
         say: told about each result.
+        minutes: no structure is begun after so many; None begins all of them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     database = str(folder / f"bench-{time.time_ns()}.db")
-    found = []
+    found: list[Result] = []
+    deadline = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     with Store(database) as store, open_checkpointer(database) as checkpointer:
         store.upgrade()
         for subject in subjects:
+            if time.monotonic() >= deadline:
+                say(f"{minutes:g} minutes are over: {len(subjects) - len(found)} structures are not begun")
+                break
             portfolio = ListPortfolio(subjects=(subject,), regression=tuple(regression))
             shop = Workshop(
                 agents=AgentStore(store), portfolio=portfolio, drafter=drafter, sandbox=sandbox, bounds=bounds, say=say
             )
             case_id = start(shop, release=subject.release, wanted=subject.key)
             try:
-                state, reason = _ended(advance(shop, checkpointer, case_id))
+                case = advance(shop, checkpointer, case_id)
+                found.append(_result(shop, case_id, subject, case.state, case.reason))
             except Exception as error:  # one structure that breaks a drafter must not hide the others
-                state, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            found.append(_result(shop, case_id, subject, state, reason))
-            say(f"{subject.label}: {state} after {found[-1].attempts} attempts, {found[-1].seconds:.0f} s")
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                found.append(_result(shop, case_id, subject, "failed", reason))
+            say(f"{subject.label}: {found[-1].state} after {found[-1].attempts} attempts, {found[-1].seconds:.0f} s")
     return found
-
-
-def _ended(case: Any) -> tuple[str, str]:
-    return case.state, case.reason
 
 
 def _result(shop: Workshop, case_id: int, subject: Subject, state: str, reason: str) -> Result:
@@ -107,8 +119,9 @@ def _result(shop: Workshop, case_id: int, subject: Subject, state: str, reason: 
         drafter=shop.drafter.name,
         state=state,
         attempts=len(attempts),
+        rejected=sum(a.outcome == "rejected" for a in attempts),
         reason=reason if not attempts or solved else attempts[-1].reason or reason,
-        false_accept=solved and _false(attempts[-1].source, subject, shop.sandbox),
+        false_accept=solved and _false(attempts, subject, shop.sandbox),
         simulated_us=figures.get("simulated_us"),
         hand_written_us=hand_written(subject, shop.sandbox) if solved else None,
         tokens=int(spent["tokens"]),
@@ -117,19 +130,24 @@ def _result(shop: Workshop, case_id: int, subject: Subject, state: str, reason: 
     )
 
 
-def _false(source: str, subject: Subject, sandbox: Sandbox) -> bool:
-    """Whether a draft that was accepted is rejected on other inputs."""
-    adapter = screen(source).adapter
-    assert adapter is not None
-    outcomes = (examine(source, adapter, subject, sandbox, seed=secret_seed()) for _ in range(_AGAIN))
-    return not all(outcome.accepted for outcome in outcomes)
+def _false(attempts: Sequence[StoredAttempt], subject: Subject, sandbox: Sandbox) -> bool:
+    """Whether drafts that were accepted are rejected by a stricter judge on other inputs."""
+    last, parts = drafted(attempts[-1]), tuple(map(drafted, parts_of(attempts)))
+    outcome = examine(
+        last.source, last.adapter, subject, sandbox,
+        seed=secret_seed(), beside=parts, thresholds=_STRICTER, draws=_DRAWS,
+    )  # fmt: skip
+    return not outcome.accepted
 
 
 def hand_written(subject: Subject, sandbox: Sandbox) -> float | None:
     """Simulated microseconds of a validation's inputs with the whole catalogue; None when it does not run."""
     whole = replace(subject, without=())
-    inputs = standard_sets(spec_of(whole.build()), 0)
-    answer = sandbox.run(Job(subject=whole, source="", inputs=inputs))
+    model = whole.build()
+    inputs = standard_sets(spec_of(model), 0)
+    with capabilities.use(whole.release):
+        precision = choose(model, on_device(inputs))
+    answer = sandbox.run(Job(subject=whole, source="", inputs=inputs, dtype=precision.dtype))
     return answer.data.get("simulated_us") if answer.kind == "done" else None
 
 
@@ -141,7 +159,7 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "structures": len(failing),
         "not failing": len(results) - len(failing),
-        "solved@1": sum(r.attempts == 1 for r in solved),
+        "solved@1": sum(r.rejected == 0 for r in solved),
         "solved@k": len(solved),
         "false accepts": sum(r.false_accept for r in solved),
         "attempts": sum(r.attempts for r in results),

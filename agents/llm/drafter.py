@@ -252,14 +252,20 @@ def task_text(task: DraftTask) -> str:
         module=failure.module,
         operands=operands,
         source=fenced(failure.source, "python"),
-        rejections=_rejections(task),
+        rejections=_history(task),
         attempt=task.attempt,
         tokens=f"{task.allowance.tokens:,}",
     )
 
 
-def _rejections(task: DraftTask) -> str:
+def _history(task: DraftTask) -> str:
+    """What was drafted before, and what was said against it."""
     parts = []
+    if task.earlier:
+        parts.append(
+            "Drafted before for other failing modules of this model, and applied together with your adapter, "
+            f"which needs another name: {', '.join(task.earlier)}."
+        )
     for rejection in task.rejections[-3:]:
         parts.append(f"Attempt {rejection.attempt} was rejected at {rejection.stage}:\n{fenced(rejection.reason)}")
         if rejection.source:

@@ -99,7 +99,9 @@ class RewriteDrafter:
         for form in found:
             rules = tuple(dict.fromkeys((*((broken,) if broken else ()), *form.broken)))
             try:
-                emitted = emit(form, model, rules=rules, release=task.release, path=task.failure.path)
+                emitted = emit(
+                    form, model, rules=rules, release=task.release, path=task.failure.path, taken=set(task.earlier)
+                )
             except ValueError as error:
                 say(f"{'; '.join(form.candidate.steps)}: {error}")
                 continue

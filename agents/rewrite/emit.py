@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +36,15 @@ class Emitted:
     summary: str
 
 
-def emit(found: Found, model: nn.Module, *, rules: tuple[str, ...], release: str, path: str) -> Emitted:
+def emit(
+    found: Found,
+    model: nn.Module,
+    *,
+    rules: tuple[str, ...],
+    release: str,
+    path: str,
+    taken: Collection[str] = (),
+) -> Emitted:
     """The adapter file.
 
     Args:
@@ -43,6 +53,7 @@ def emit(found: Found, model: nn.Module, *, rules: tuple[str, ...], release: str
         rules: device rules that it works around.
         release: torch-spyre release that needs it.
         path: path of the traced module.
+        taken: names that the adapter cannot have, beside those of the catalogue.
 
     Raises:
         ValueError: something in the graph has no name that an adapter file may use, or no example can be built.
@@ -50,7 +61,7 @@ def emit(found: Found, model: nn.Module, *, rules: tuple[str, ...], release: str
     candidate = found.candidate
     class_name = type(candidate.traced.module).__name__
     mixin, steps = f"Legal{class_name}", _sentence(candidate.steps)
-    name = _name(class_name, candidate)
+    name = _name(class_name, {adapter.name for adapter in catalogue()} | set(taken))
     summary = f"{class_name} by equalities that lower: {steps}."
     short = f"{class_name[:60]} in a form that lowers."
     forward, functional = ("", False) if candidate.eager else _forward(candidate)
@@ -106,11 +117,10 @@ def _sentence(steps: tuple[str, ...]) -> str:
     return "; ".join(steps)
 
 
-def _name(class_name: str, candidate: Candidate) -> str:
+def _name(class_name: str, taken: Collection[str]) -> str:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower().strip("_")
-    name = re.sub(r"[^a-z0-9_]", "", words)[:40] + "_legal"
-    taken = {adapter.name for adapter in catalogue()}
-    return name if name not in taken else f"{name[:44]}_{len(candidate.steps)}"
+    name = re.sub(r"[^a-z0-9_]", "", words)[:38] + "_legal"
+    return next(n for n in (name, *(f"{name}_{number}" for number in itertools.count(2))) if n not in taken)
 
 
 def _mixin(mixin: str, class_name: str, steps: str, forward: str) -> str:

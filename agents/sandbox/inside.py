@@ -23,7 +23,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +110,11 @@ class _Worker:
             for item in job["inputs"]
         )
         self.model = _build(job["model"]) if job["model"] is not None else None
-        _import_catalogue(job["name"])
+        _import_catalogue({job["name"], *job["beside"]})
         # Dynamo wraps Module.__init__ at its first compilation, which must not count as a change by the draft.
         install_generation_tagging_init()
         self.untouched = _functions() if job["watch"] else {}
-        self.draft: Any = None
+        self.drafts: dict[str, Any] = {}
 
     def run(self) -> tuple[Json, dict[str, Any]]:
         """The answer to the job and its tensors."""
@@ -122,29 +122,29 @@ class _Worker:
 
         answer: Json = {"event": "done", "stage": "load", "sites": [], "adapters": {}, "scanned": {}}
         self.stage = "load"
-        if self.job["name"]:
-            self.draft = importlib.import_module(f"hf_adapters.adapters.{self.job['name']}").ADAPTER
+        for name in filter(None, (*self.job["beside"], self.job["name"])):
+            self.drafts[name] = importlib.import_module(f"hf_adapters.adapters.{name}").ADAPTER
         catalogue.cache_clear()
-        if self.draft is not None:
-            answer["adapter"] = {
-                "name": self.draft.name,
-                "hash": source_hash(self.draft),
-                "rules": list(self.draft.rules),
-                "equivalence": self.draft.equivalence,
-            }
-        if self.job["prove"]:
-            self.stage = "examples"
-            answer["proof"] = self._prove()
+        seen: dict[str, Json] = {}
+        for name, draft in self.drafts.items():
+            claimed = {"rules": list(draft.rules), "equivalence": draft.equivalence}
+            seen[name] = {"adapter": {"name": draft.name, "hash": source_hash(draft), **claimed}}
+            if self.job["prove"]:
+                self.stage = "examples"
+                seen[name]["proof"] = self._prove(draft)
         tensors: dict[str, Any] = {}
         if self.model is not None:
             self.stage = "sites"
-            answer |= self._sites()
-            if _worth_executing(answer, self.job):
+            for name, found in self._sites().items():
+                seen[name] |= found
+            if all(map(_worth_executing, seen.values())):
                 tensors = self._execute(answer)
+        answer |= seen.pop(self.job["name"], {})
+        answer["beside"] = seen
         for name, model in self.job["scan"].items():
             self.stage = f"sites of {name}"
             answer["scanned"][name] = self._count(model)
-        answer["stage"] = "done"
+        answer["stage"] = "done" if answer["event"] == "done" else answer["stage"]
         answer["changed_code"] = _changes(self.untouched, _functions())
         return answer, tensors
 
@@ -155,11 +155,11 @@ class _Worker:
     # -- parts of a job
 
     def _count(self, model: Json) -> int:
-        """How many sites the draft has in another model; -1 where that cannot be told."""
+        """How many sites the drafts have in another model; -1 where that cannot be told."""
         try:
             self.model = _build(model)
-            return len(self._sites()["sites"])
-        except Exception:  # the model or the draft fails: the process outside has a closer look
+            return sum(len(found["sites"]) for found in self._sites().values())
+        except Exception:  # the model or a draft fails: the process outside has a closer look
             return -1
         finally:
             self.model = None
@@ -181,33 +181,37 @@ class _Worker:
             if patch_state(model) is not None:
                 unpatch(model)
 
-    def _sites(self) -> Json:
-        """Where the draft changes the model, by its own report and by what was really changed."""
+    def _sites(self) -> dict[str, Json]:
+        """Where each draft changes the model, by its own report and by what was really changed."""
         from hf_adapters.patching import patch_state, patch_with, unpatch
 
         assert self.model is not None
-        changed: set[int] = set()
+        changed: dict[str, set[int]] = {name: set() for name in self.drafts}
 
-        def applied(patcher: Any, model: Any, site: Any) -> None:
-            before = len(patcher.steps)
-            self.draft.apply(patcher, model, site)
-            changed.update(id(step.module) for step in patcher.steps[before:])
+        def followed(draft: Any) -> Any:
+            def applied(patcher: Any, model: Any, site: Any) -> None:
+                before = len(patcher.steps)
+                draft.apply(patcher, model, site)
+                changed[draft.name].update(id(step.module) for step in patcher.steps[before:])
 
-        followed = None if self.draft is None else dataclasses.replace(self.draft, apply=applied)
-        adapters = tuple(followed if followed and a is self.draft else a for a in self._adapters())
+            return dataclasses.replace(draft, apply=applied)
+
+        adapters = tuple(followed(a) if a is self.drafts.get(a.name) else a for a in self._adapters())
         patch_with(self.model, adapters, release=self.job["release"])
         state = patch_state(self.model)
         assert state is not None
-        paths = [path for path, module in self.model.named_modules() if id(module) in changed]
-        mine = [a for a in state.report.adapters if self.draft is not None and a.name == self.draft.name]
-        sites = [site for found in mine for site in found.sites]
+        modules = list(self.model.named_modules())
+        found: dict[str, Json] = {name: {"sites": []} for name in self.drafts}
+        for name, seen in found.items():
+            seen["changed_modules"] = [path for path, module in modules if id(module) in changed[name]]
+        for applied in state.report.adapters:
+            if applied.name in found:
+                fields = ("path", "kind", "before", "after")
+                found[applied.name]["sites"] += [{key: getattr(s, key) for key in fields} for s in applied.sites]
         unpatch(self.model)
-        return {
-            "sites": [{"path": s.path, "kind": s.kind, "before": s.before, "after": s.after} for s in sites],
-            "changed_modules": paths,
-        }
+        return found
 
-    def _prove(self) -> list[Json]:
+    def _prove(self, draft: Any) -> list[Json]:
         """The adapter's own examples, stock against patched, in float64."""
         import torch
 
@@ -215,11 +219,11 @@ class _Worker:
         from hf_adapters.validation.float64 import in_float64
 
         found = []
-        for example in self.draft.examples():
+        for example in draft.examples():
             model, inputs = example.build(), example.inputs()
             with torch.no_grad(), in_float64() if example.widened else nullcontext():
                 stock = _tensors(model(**inputs))
-                patch_with(model, [self.draft], release=self.job["release"])
+                patch_with(model, [draft], release=self.job["release"])
                 sites = len(patch_report(model).sites)
                 ours = _tensors(model(**inputs))
                 unpatch(model)
@@ -233,28 +237,35 @@ class _Worker:
 
     def _execute(self, answer: Json) -> dict[str, Any]:
         """The device, then float64 on the CPU, as `validation.attempts` does for trusted adapters."""
+        import torch
+
         from hf_adapters.patching import patch_state
-        from hf_adapters.validation import functions
-        from hf_adapters.validation.inputs import InputSet
-        from hf_adapters.validation.runners import Device, on_device, run_float64, weights_digest
-        from hf_adapters.validation.types import Thresholds
+        from hf_adapters.validation.runners import Device, in_dtype, run_float64, weights_digest
+        from hf_adapters.validation.unsupported import unsupported_in
 
         assert self.model is not None
         self.stage = "device"
         names = [adapter.name for adapter in self._adapters()]
-        with self._patched(self.model) as candidate:
-            state = patch_state(candidate)
-            assert state is not None
-            answer["adapters"] = state.report.hashes
-            places = list(dict.fromkeys(site.path for site in state.report.sites if site.path))
-            done = Device(adapters=names, release=self.job["release"])(candidate, self.sets, self.job["pooling"])
+        runner = in_dtype(Device(adapters=names, release=self.job["release"]), getattr(torch, self.job["dtype"]))
+        places: list[str] = []
+        try:
+            with self._patched(self.model) as candidate:
+                state = patch_state(candidate)
+                assert state is not None
+                answer["adapters"] = state.report.hashes
+                places = list(dict.fromkeys(site.path for site in state.report.sites if site.path))
+                done = runner(candidate, self.sets, self.job["pooling"])
+        except Exception as error:
+            if unsupported_in(error) is None:
+                raise
+            answer |= _failure(error, self.stage)
+            # The device may refuse what is no fault of the drafts, whose own modules are compared all the same.
+            with suppress(Exception):
+                answer["checks"] = self._compare(places)
+            return {}
         self.stage = "float64"
-        size: Callable[[InputSet], tuple[bool, int]] = lambda s: (s.kwargs["input_ids"].shape[0] == 1, s.tokens)  # noqa: E731
-        batch = min(on_device(self.sets), key=size)
         with self._patched(self.model) as candidate:
             exact = run_float64(candidate, self.sets, self.job["pooling"])
-        tried = functions.representatives(self.model, places)
-        checks = functions.compare_sites(self.model, tried, self._patched, batch, Thresholds(**self.job["thresholds"]))
         answer |= {
             "fallbacks": [[op, category, count] for (op, category), count in done.fallbacks.items()],
             "launches": done.launches,
@@ -263,10 +274,24 @@ class _Worker:
             "seconds": done.seconds,
             "simulated_us": getattr(done, "simulated_us", None),
             "weights": weights_digest(self.model),
-            "checks": [dataclasses.asdict(check) | {"value": min(check.value or 0.0, 1e300)} for check in checks],
+            "checks": self._compare(places),
         }
         tensors = {f"device/{key}": value for key, value in done.recording.values.items()}
         return tensors | {f"float64/{key}": value for key, value in exact.values.items()}
+
+    def _compare(self, places: list[str]) -> list[Json]:
+        """The patched modules against the stock ones, in float64."""
+        from hf_adapters.validation import functions
+        from hf_adapters.validation.inputs import InputSet
+        from hf_adapters.validation.runners import on_device
+        from hf_adapters.validation.types import Thresholds
+
+        size: Callable[[InputSet], tuple[bool, int]] = lambda s: (s.kwargs["input_ids"].shape[0] == 1, s.tokens)  # noqa: E731
+        batch, limits = min(on_device(self.sets), key=size), Thresholds(**self.job["thresholds"])
+        assert self.model is not None
+        tried = functions.representatives(self.model, places)
+        checks = functions.compare_sites(self.model, tried, self._patched, batch, limits)
+        return [dataclasses.asdict(check) | {"value": min(check.value or 0.0, 1e300)} for check in checks]
 
 
 def _build(model: Json) -> Any:
@@ -285,11 +310,11 @@ def _build(model: Json) -> Any:
         torch.set_grad_enabled(True)
 
 
-def _import_catalogue(draft: str) -> None:
+def _import_catalogue(drafts: set[str]) -> None:
     import hf_adapters.adapters as folder
 
     for entry in sorted(Path(next(iter(folder.__path__))).glob("*.py")):
-        if entry.stem not in (draft, "__init__"):
+        if entry.stem not in (*drafts, "__init__"):
             importlib.import_module(f"{folder.__name__}.{entry.stem}")
 
 
@@ -311,12 +336,12 @@ def _functions() -> dict[str, Any]:
     return found
 
 
-def _worth_executing(answer: Json, job: Json) -> bool:
+def _worth_executing(seen: Json) -> bool:
     """Whether nothing is known yet for which the process outside refuses the draft anyway."""
-    proven = all(found["sites"] and found["complete"] and found["error"] <= 1e-9 for found in answer.get("proof", []))
-    places = [site["path"] for site in answer["sites"]]
-    inside = all(any(p in ("", c) or c.startswith(p + ".") for p in places) for c in answer["changed_modules"])
-    return not job["name"] or (bool(places) and proven and inside)
+    proven = all(found["sites"] and found["complete"] and found["error"] <= 1e-9 for found in seen.get("proof", []))
+    places = [site["path"] for site in seen["sites"]]
+    inside = all(any(p in ("", c) or c.startswith(p + ".") for p in places) for c in seen["changed_modules"])
+    return bool(places) and proven and inside
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

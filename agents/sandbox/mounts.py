@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,12 +25,11 @@ _JUDGES = frozenset({"acceptance.py", "attempts.py", "conduct.py", "localise.py"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 
 
-def mounts(draft: Path | None, name: str) -> list[str]:
+def mounts(drafts: Mapping[str, Path]) -> list[str]:
     """Arguments of bwrap that lay out the file system, all of it read-only but /tmp.
 
     Args:
-        draft: the drafted adapter file.
-        name: its adapter's name; it is seen as `hf_adapters.adapters.<name>`, as when it has landed.
+        drafts: adapter's name -> drafted file, seen as `hf_adapters.adapters.<name>`, as when it has landed.
     """
     out = ["--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"]
     for path in _SYSTEM:
@@ -41,7 +40,7 @@ def mounts(draft: Path | None, name: str) -> list[str]:
     out += ["--tmpfs", CODE]
     for source, target in _code():
         out += ["--ro-bind", str(source), f"{CODE}/{target}"]
-    if draft is not None:
+    for name, draft in drafts.items():
         out += ["--ro-bind", str(draft), f"{CODE}/hf_adapters/adapters/{name}.py"]
     return [*out, "--remount-ro", CODE]
 

@@ -25,8 +25,10 @@ from hf_adapters.agents.sandbox.errors import NoSandbox, SandboxFailed
 from hf_adapters.agents.sandbox.mounts import CODE, JOB, OWN, mounts
 from hf_adapters.agents.sandbox.pipe import SandboxLimits, follow
 from hf_adapters.agents.sandbox.seccomp import filter_program
+from hf_adapters.agents.screening.declared import Drafted
 from hf_adapters.agents.subject import Subject
 from hf_adapters.validation.inputs import InputSet
+from hf_adapters.validation.ranges import HalfName
 from hf_adapters.validation.recording import Pooling
 from hf_adapters.validation.source import ModelSource
 from hf_adapters.validation.types import Thresholds
@@ -44,8 +46,12 @@ class Job:
     """The draft; empty to run the model with the catalogue alone."""
     name: str = ""
     """Name of the draft's adapter."""
+    beside: tuple[Drafted, ...] = ()
+    """Earlier drafts that are applied and examined as well."""
     inputs: tuple[InputSet, ...] = ()
     pooling: Pooling = "mean"
+    dtype: HalfName = "float16"
+    """Of the parameters on the device."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     prove: bool = False
     """Run the examples."""
@@ -159,12 +165,11 @@ class Sandbox:
             where = {**environment, "PYTHONPATH": os.pathsep.join(["/".join((str(folder), "code")), *_search_path()])}
             where |= {key: str(folder / "tmp") for key in ("TMPDIR", "HOME")}
             return [sys.executable, str(script), str(writing), str(folder)], where, ()
-        draft = folder / "draft.py" if job.source else None
         command = [str(self.bwrap), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         command += ["--hostname", "sandbox", "--clearenv"]
         for key, value in environment.items():
             command += ["--setenv", key, value]
-        command += mounts(draft, job.name)
+        command += mounts({name: folder / f"draft_{name}.py" for name in _drafts(job)})
         command += ["--ro-bind", str(folder), JOB, "--remount-ro", "/", "--chdir", "/tmp"]
         descriptors: tuple[int, ...] = ()
         program = filter_program()
@@ -230,14 +235,17 @@ def _write(job: Job, folder: Path, confined: bool, limits: SandboxLimits) -> Non
     """The job as files."""
     inside = JOB if confined else str(folder)
     (folder / "tmp").mkdir()
-    (folder / "draft.py").write_text(job.source, encoding="utf-8")
+    for name, source in _drafts(job).items():
+        (folder / f"draft_{name}.py").write_text(source, encoding="utf-8")
     content = {
         "name": job.name if job.source else "",
+        "beside": [drafted.adapter.name for drafted in job.beside],
         "model": None if job.subject is None else _model(job.subject, folder, inside, "subject"),
         "without": [] if (first := job.first) is None else list(first.without),
         "release": None if first is None else first.release,
         "inputs": [{"name": s.name, "padding": s.padding, "use": s.use, "keys": sorted(s.kwargs)} for s in job.inputs],
         "pooling": job.pooling,
+        "dtype": job.dtype,
         "thresholds": asdict(job.thresholds),
         "prove": job.prove,
         "scan": {s.key: _model(s, folder, inside, f"scan{number}") for number, s in enumerate(job.scan)},
@@ -249,15 +257,22 @@ def _write(job: Job, folder: Path, confined: bool, limits: SandboxLimits) -> Non
         folder / "inputs.safetensors",
     )
     (folder / "job.json").write_text(json.dumps(content), encoding="utf-8")
-    if job.source and not confined:
+    if not confined:
         _lay_unconfined(job, folder)
 
 
+def _drafts(job: Job) -> dict[str, str]:
+    """Name -> source text of each draft of a job."""
+    own = {job.name: job.source} if job.source else {}
+    return {drafted.adapter.name: drafted.source for drafted in job.beside} | own
+
+
 def _lay_unconfined(job: Job, folder: Path) -> None:
-    """Without mounts, a package path entry puts the draft beside the catalogue's files."""
+    """Without mounts, a package path entry puts the drafts beside the catalogue's files."""
     code = folder / "code"
     code.mkdir()
-    (code / f"{job.name}.py").write_text(job.source, encoding="utf-8")
+    for name, source in _drafts(job).items():
+        (code / f"{name}.py").write_text(source, encoding="utf-8")
     (code / "sitecustomize.py").write_text(
         f"import hf_adapters.adapters as folder\nfolder.__path__.append({str(code)!r})\n", encoding="utf-8"
     )

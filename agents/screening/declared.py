@@ -27,6 +27,14 @@ class Declared:
     order: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drafted:
+    """A draft that passed the screen."""
+
+    adapter: Declared
+    source: str
+
+
 def declared(module: cst.Module) -> tuple[Declared | None, list[tuple[int, str]]]:
     """The claims, and what is missing or not written as a literal."""
     calls = [call for statement in module.body if (call := _adapter_call(statement)) is not None]

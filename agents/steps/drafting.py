@@ -24,15 +24,24 @@ def draft(workshop: Workshop, state: CaseState) -> CaseState:
     number = 1 + sum(a.outcome != "drafting" for a in attempts)
     workshop.agents.begin_attempt(case_id, number)
     state = {**state, "attempt": number}
-    subject = Subject.from_json(state["subject"])
+    subject, parts = Subject.from_json(state["subject"]), workshop.parts(state)
+    failure = failure_from_json(state["failure"])
+    solved = (failure_from_json(f).diagnosis for f in state.get("solved", []))
     journal = StoreJournal(workshop.agents, case_id, number)
     task = DraftTask(
         subject=subject,
-        failure=failure_from_json(state["failure"]),
-        rejections=workshop.rejections(case_id),
+        failure=failure,
+        rejections=workshop.rejections(case_id, after=max(state.get("parts", []), default=0)),
         attempt=number,
         allowance=workshop.bounds.left(attempts),
-        workbench=SubjectWorkbench(subject=subject, model=subject.build(), sandbox=workshop.sandbox),
+        workbench=SubjectWorkbench(
+            subject=subject,
+            model=subject.build(),
+            sandbox=workshop.sandbox,
+            beside=parts,
+            causes=(*solved, failure.diagnosis),
+        ),
+        earlier={part.adapter.name: part.source for part in parts},
         journal=journal,
     )
     workshop.say(f"attempt {number}: {workshop.drafter.name} drafts")
@@ -81,7 +90,7 @@ def screen(workshop: Workshop, state: CaseState) -> CaseState:
     rule = state["failure"]["diagnosis"]["rule"]
     existing = subject.adapters()
     # A name left out is taken all the same: its file is there.
-    taken = {a.name for a in catalogue()}
+    taken = {a.name for a in catalogue()} | {part.adapter.name for part in workshop.parts(state)}
     wrong = list(claims.before_running(adapter, capabilities.load(subject.release), rule, taken))
     if wrong:
         return workshop.reject(state, "screen", "\n".join(wrong))

@@ -51,17 +51,20 @@ def diagnose(workshop: Workshop, state: CaseState) -> CaseState:
     subject = Subject.from_json(state["subject"])
     model = subject.build()
     diagnosis = _known(state)
-    folder = workshop.folder / f"case-{state['case_id']}" if workshop.folder is not None else None
+    name = "-".join(["case", str(state["case_id"]), *map(str, state.get("parts", [])[-1:])])
+    folder = workshop.folder / name if workshop.folder is not None else None
     failure = localise(subject, model, diagnosis, folder)
-    workshop.agents.update_case(
-        state["case_id"],
-        rule=diagnosis.rule,
-        op=diagnosis.op,
-        module_path=failure.path,
-        failure=failure_to_json(failure),
-    )
+    # The case is known by the place that failed first.
+    if not state.get("parts"):
+        workshop.agents.update_case(
+            state["case_id"],
+            rule=diagnosis.rule,
+            op=diagnosis.op,
+            module_path=failure.path,
+            failure=failure_to_json(failure),
+        )
     workshop.say(f"diagnosed: {failure.path or 'the model'} ({failure.module}) [{diagnosis.rule or diagnosis.kind}]")
-    return {"failure": failure_to_json(failure)}
+    return {"failure": failure_to_json(failure), "onward": False}
 
 
 def _known(state: CaseState) -> Diagnosis:

@@ -66,6 +66,8 @@ def show(
         typer.echo(f"Attempt {rejected['attempt']} was rejected at {rejected['stage']}: {rejected['reason']}")
     if found["notes"]:
         typer.echo(f"\nNotes of the drafter (not checked): {found['notes']}\n")
+    for part in found["parts"]:
+        typer.echo(f"# --- {part['adapter']}, for another place of the model\n{part['source']}")
     typer.echo(found["source"])
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hf_adapters.agents.acceptance.candidate import Outcome
 from hf_adapters.agents.portfolio import ListPortfolio
@@ -44,21 +46,39 @@ class Scripted:
         return Draft(source=self.drafts[task.attempt - 1], notes=f"draft {task.attempt}", cost=self.cost)
 
 
-def build_tiny(activation: str = "gelu_new") -> Any:
-    """One BERT layer; the width is one stick, so nothing has to be padded."""
-    import torch
+def build_tiny(activation: str = "gelu_new", outlier: float = 0.0) -> Any:
+    """One BERT layer; the width is one stick, so nothing has to be padded. One weight of the token embeddings, which
+    are normalised afterwards, is `outlier`."""
     import transformers
 
     torch.manual_seed(3)
     config = transformers.BertConfig(**TINY, num_attention_heads=1, hidden_act=activation, initializer_range=0.1)
-    return transformers.BertModel(config).eval()
+    model = transformers.BertModel(config).eval()
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[5, 3] = outlier
+    return model
 
 
-def tiny(activation: str = "gelu_new", *, without: tuple[str, ...] = ("small_powers",), **values: Any) -> Subject:
+def tiny(
+    activation: str = "gelu_new",
+    *,
+    without: tuple[str, ...] = ("small_powers",),
+    outlier: float = 0.0,
+    **values: Any,
+) -> Subject:
     """A subject that fails because an adapter is left out."""
     return Subject(
         key=f"tiny-{activation}", label=f"tiny {activation}", release=RELEASE, kind="builder",
-        builder="tests.agents.doubles:build_tiny", arguments={"activation": activation}, without=without, **values,
+        builder="tests.agents.doubles:build_tiny", arguments={"activation": activation, "outlier": outlier},
+        without=without, **values,
+    )  # fmt: skip
+
+
+def two_places() -> Subject:
+    """A subject that fails at two places because an adapter is left out."""
+    return Subject(
+        key="two-places", label="two places", release=RELEASE, kind="builder",
+        builder="tests.agents.models:build_two_places", without=("small_powers",),
     )  # fmt: skip
 
 
@@ -72,6 +92,13 @@ DIAGNOSIS = Diagnosis(
     dtypes=("torch.float16",),
 )
 
+ELSEWHERE = replace(
+    DIAGNOSIS,
+    message="pow(x, 2) is not lowered",
+    module_path="encoder.layer.1.intermediate.intermediate_act_fn (ReLUSquaredActivation)",
+)
+"""What the device refuses next."""
+
 
 def outcome(accepted: bool = True, *, applies: bool = True, verdict: str | None = None, reason: str = "") -> Outcome:
     """What `examine` would have said."""
@@ -84,12 +111,20 @@ def outcome(accepted: bool = True, *, applies: bool = True, verdict: str | None 
     )  # fmt: skip
 
 
-def fake_emulator(monkeypatch: Any, examined: Any = None) -> list[str]:
-    """Replace what runs models; the labels of the subjects that were examined are appended to the result."""
+def fake_emulator(monkeypatch: Any, examined: Any = None, *, elsewhere: Diagnosis | None = None) -> list[str]:
+    """Replace what runs models; the labels of the subjects that were examined are appended to the result.
+
+    Args:
+        monkeypatch: pytest's.
+        examined: the outcome for a subject; accepted when None.
+        elsewhere: what the device refuses as long as there is one draft only.
+    """
     seen: list[str] = []
 
-    def examine(source: str, adapter: Any, subject: Subject, sandbox: Any, *, seed: int, prove: bool = True) -> Outcome:
+    def examine(source: str, adapter: Any, subject: Subject, sandbox: Any, **options: Any) -> Outcome:
         seen.append(subject.label)
+        if elsewhere is not None and options.get("causes") and not options.get("beside"):
+            return replace(outcome(False, verdict="uncovered", reason="fails elsewhere"), remaining=elsewhere)
         return outcome() if examined is None else examined(subject)
 
     def localise(subject: Subject, model: Any, diagnosis: Diagnosis, folder: Any) -> Failure:
@@ -99,7 +134,7 @@ def fake_emulator(monkeypatch: Any, examined: Any = None) -> list[str]:
     monkeypatch.setattr(finding, "find_failure", lambda subject, model: DIAGNOSIS)
     monkeypatch.setattr(finding, "localise", localise)
     monkeypatch.setattr(proving, "examine", examine)
-    monkeypatch.setattr(proving, "concerned", lambda source, adapter, subjects, sandbox: list(subjects))
+    monkeypatch.setattr(proving, "concerned", lambda source, adapter, subjects, *_: list(subjects))
     return seen
 
 

@@ -79,6 +79,19 @@ ADAPTER = Adapter(
 '''
 """What a good drafter writes for `gelu_new` when `small_powers` is missing."""
 
+SQUARE = (
+    CUBE.replace("        inner = ROOT * (input + 0.044715 * (input * input * input))\n", "")
+    .replace("return input * torch.sigmoid(inner + inner)", "return torch.relu(input) * torch.relu(input)")
+    .replace(
+        "return 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.044715 * torch.pow(x, 3.0))))",
+        "return torch.pow(torch.relu(x), 2)",
+    )
+    .replace("NewGELUActivation", "ReLUSquaredActivation")
+    .replace("CubeGelu", "SquaredRelu")
+    .replace('"gelu_cube"', '"relu_square"')
+)
+"""The same for `relu2`."""
+
 FORWARD = "        inner = ROOT * (input + 0.044715 * (input * input * input))\n"
 RESULT = "        return input * torch.sigmoid(inner + inner)\n"
 

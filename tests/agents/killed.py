@@ -48,7 +48,7 @@ def work(database: str, repository: str, step: str, when: str) -> None:
     if step:
         graph.STEPS[step] = deadly(graph.STEPS[step], when)
     with Store(database) as store:
-        script = [drafts.CUBE.replace("import math", "import os"), drafts.CUBE]
+        script = [drafts.CUBE.replace("import math", "import os"), drafts.CUBE, drafts.SQUARE]
         workshop = doubles.workshop(store, Scripted(script), repository=Path(repository))
         cases = workshop.agents.cases()
         case_id = cases[0].id if cases else start(workshop, release=doubles.RELEASE)
@@ -70,7 +70,7 @@ def child(database: str, repository: str, step: str, when: str) -> None:
 
 def main() -> None:
     database, repository, when = sys.argv[1:]
-    doubles.fake_emulator(Patch())
+    doubles.fake_emulator(Patch(), elsewhere=doubles.ELSEWHERE)
     for step in list(graph.STEPS):
         if step == "land":
             child(database, repository, "", when)

@@ -34,7 +34,7 @@ def test_the_same_seed_draws_the_same_structures() -> None:
 
 def test_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     doubles.fake_emulator(monkeypatch)
-    verdicts = iter([True, True, True, False])
+    verdicts = iter([True, False])
     monkeypatch.setattr(bench, "examine", lambda *_, **__: doubles.outcome(next(verdicts)))
     monkeypatch.setattr(bench, "hand_written", lambda subject, sandbox: 5.0)
     subjects = [doubles.tiny(), doubles.tiny("relu2")]

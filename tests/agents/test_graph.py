@@ -47,6 +47,55 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def test_what_fails_elsewhere_is_drafted_next(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubles.fake_emulator(monkeypatch, elsewhere=doubles.ELSEWHERE)
+    drafter = Scripted([EVIL, drafts.CUBE, drafts.SQUARE, drafts.CUBE + "#\n", drafts.SQUARE + "#\n"])
+    workshop = doubles.workshop(store, drafter, repository=doubles.make_repository(tmp_path / "repository"))
+    case_id, case = begin(workshop)
+    assert (case.state, case.module_path) == ("waiting", doubles.DIAGNOSIS.module_path.partition(" ")[0])
+    rows = workshop.agents.attempts(case_id)
+    assert [(a.outcome, a.stage) for a in rows[1:]] == [("accepted", "validate"), ("drafting", "generalise")]
+    second = drafter.tasks[2]
+    assert second.failure.path == "encoder.layer.1.intermediate.intermediate_act_fn"
+    assert (dict(second.earlier), second.rejections) == ({"gelu_cube": drafts.CUBE}, ())
+    assert [p["adapter"] for p in review.show(workshop.agents, case_id)["parts"]] == ["gelu_cube"]
+
+    # Both are one proposal: rejected, the case starts again where it failed first.
+    review.reject(workshop.agents, case_id, reviewer="ann", text="name the constant")
+    assert work(workshop, case_id).state == "waiting"
+    rows = workshop.agents.attempts(case_id)
+    assert [a.outcome for a in rows] == ["rejected", "rejected", "rejected", "accepted", "drafting"]
+    assert "name the constant" in rows[1].reason
+    assert drafter.tasks[3].failure.diagnosis == doubles.DIAGNOSIS
+    assert not drafter.tasks[3].earlier
+
+    review.approve(workshop.agents, case_id, reviewer="ann")
+    done = work(workshop, case_id)
+    assert done.state == "landed"
+    files = git(tmp_path / "repository", "show", "--format=%B", "--name-only", str(done.branch))
+    for part in (
+        "adapters/gelu_cube.py",
+        "adapters/test_relu_square.py",
+        "Adapter gelu_cube, attempt 4: right for its",
+    ):
+        assert part in files
+    assert {a.name for a in store.adapters()} == {"gelu_cube", "relu_square"}
+
+
+def test_places_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def examine(*_: Any, causes: Any, **__: Any) -> Any:
+        given.append(causes)
+        return doubles.outcome(False, verdict="uncovered", reason="fails elsewhere")
+
+    doubles.fake_emulator(monkeypatch)
+    monkeypatch.setattr("hf_adapters.agents.steps.proving.examine", examine)
+    workshop = doubles.workshop(store, Scripted([drafts.CUBE]), bounds=Bounds(attempts=1, places=1))
+    assert begin(workshop)[1].state == "given-up"
+    assert given == [()]
+
+
 def test_a_case_from_failure_to_branch(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     doubles.fake_emulator(monkeypatch)
     repository = doubles.make_repository(tmp_path / "repository")

@@ -38,9 +38,9 @@ def test_killed_in_every_step(tmp_path: Path, when: str) -> None:
         agents = AgentStore(store)
         (case,) = agents.cases()
         found = [(a.number, a.outcome, a.stage) for a in agents.attempts(case.id)]
-        assert found == [(1, "rejected", "screen"), (2, "accepted", "review")]
-        assert len(store.adapters()) == 1
+        assert found == [(1, "rejected", "screen"), (2, "accepted", "validate"), (3, "accepted", "review")]
+        assert len(store.adapters()) == 2
     listed = subprocess.run(
         ["git", "-C", str(repository), "branch", "--list", "agents/*"], capture_output=True, text=True, check=True
     )
-    assert listed.stdout.split() == [f"agents/gelu_cube-{case.id}"]
+    assert listed.stdout.split() == [f"agents/relu_square-{case.id}"]
