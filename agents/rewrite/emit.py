@@ -120,7 +120,8 @@ def _sentence(steps: tuple[str, ...]) -> str:
 def _name(class_name: str, taken: Collection[str]) -> str:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower().strip("_")
     name = re.sub(r"[^a-z0-9_]", "", words)[:38] + "_legal"
-    return next(n for n in (name, *(f"{name}_{number}" for number in itertools.count(2))) if n not in taken)
+    numbered = (f"{name}_{number}" for number in itertools.count(2))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
 
 
 def _mixin(mixin: str, class_name: str, steps: str, forward: str) -> str:

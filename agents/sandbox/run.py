@@ -269,12 +269,14 @@ def _drafts(job: Job) -> dict[str, str]:
 
 def _lay_unconfined(job: Job, folder: Path) -> None:
     """Without mounts, a package path entry puts the drafts beside the catalogue's files."""
-    code = folder / "code"
+    code, drafts = folder / "code", folder / "drafts"
     code.mkdir()
+    # Every file of a folder on that path is an adapter's.
+    drafts.mkdir()
     for name, source in _drafts(job).items():
-        (code / f"{name}.py").write_text(source, encoding="utf-8")
+        (drafts / f"{name}.py").write_text(source, encoding="utf-8")
     (code / "sitecustomize.py").write_text(
-        f"import hf_adapters.adapters as folder\nfolder.__path__.append({str(code)!r})\n", encoding="utf-8"
+        f"import hf_adapters.adapters as folder\nfolder.__path__.append({str(drafts)!r})\n", encoding="utf-8"
     )
 
 

@@ -304,6 +304,12 @@ WRONG = {
         ).replace("-30.0, 30.0, 128", "-4.0, 4.0, 128"),
         "module equivalence",
     ),
+    "right for the public shapes only": (
+        CUBE.replace(FORWARD, FORWARD + "        if input.shape[1] != 64:\n            return input\n").replace(
+            "-30.0, 30.0, 128", "-4.0, 4.0, 128"
+        ),
+        "module equivalence|float64 equivalence",
+    ),
     "says exact": (CUBE.replace('"reassociated"', '"exact"'), "it says exact"),
     "float64": (
         CUBE.replace(FORWARD, "        stock, input = input, input.double()\n" + FORWARD).replace(
