@@ -263,6 +263,7 @@ def _execution(answer: Answer) -> Execution:
         recording=Recording(tensors_below(answer, "device")),
         fallbacks={(str(op), str(category)): int(count) for op, category, count in data["fallbacks"]},
         launches=int(data["launches"]),
+        computed_elsewhere={str(what): int(count) for what, count in data["computed_elsewhere"].items()},
         multiplications=None if data["multiplications"] is None else int(data["multiplications"]),
         layers=int(data["layers"]),
         seconds=float(data["seconds"]),

@@ -36,8 +36,7 @@ def main() -> None:
     job: Json = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     _limit(job["limits"])
     # What a draft prints cannot reach the process outside.
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     worker = _Worker(job, folder)
     _send(pipe, {"event": "ready"})
     try:
@@ -269,6 +268,7 @@ class _Worker:
         answer |= {
             "fallbacks": [[op, category, count] for (op, category), count in done.fallbacks.items()],
             "launches": done.launches,
+            "computed_elsewhere": dict(done.computed_elsewhere),
             "multiplications": done.multiplications,
             "layers": done.layers,
             "seconds": done.seconds,

@@ -24,7 +24,7 @@ from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.places import located, regions, trail
 from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
 from hf_adapters.validation.unsupported import raised_by_device
-from hf_adapters.validation.work import device_work
+from hf_adapters.validation.work import HostWork, device_work, host_work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +187,13 @@ class Device:
             device = torch.spyre  # type: ignore[attr-defined]
             device.reset_fallback_counts()
             device.reset_launch_count()
-            with torch.no_grad(), _located_refusals(compiled), device_work() as work, observed() as ran:
+            with (
+                torch.no_grad(),
+                host_work() as elsewhere,
+                _located_refusals(compiled, elsewhere),
+                device_work() as work,
+                observed() as ran,
+            ):
                 recording = record(compiled, on_device(input_sets), layers=layers, pooling=pooling)
             counts: dict[tuple[str, str], int] = dict(device.fallback_counts())
             launches = int(device.launch_count())
@@ -198,6 +204,7 @@ class Device:
             recording=recording,
             fallbacks=counts,
             launches=launches,
+            computed_elsewhere={f"{op} on the CPU": calls for op, calls in elsewhere.operations.items()},
             simulated_us=simulated.kernel_us + simulated.launch_us,
             multiplications=work.multiplications,
             layers=_layers_called(recording, layers),
@@ -206,13 +213,17 @@ class Device:
 
 
 @contextmanager
-def _located_refusals(model: nn.Module) -> Iterator[None]:
-    """Raise what the device refuses with its path from the model's root."""
+def _located_refusals(model: nn.Module, elsewhere: HostWork) -> Iterator[None]:
+    """Raise what the device refuses with its path from the model's root, and tell of work on the CPU, for which a
+    compiler may be missing, where another error hides it."""
     with trail(regions(model)) as followed:
         try:
             yield
         except Exception as error:
             raised = raised_by_device(error)
+            if raised is None and elsewhere.operations:
+                moved = ", ".join(elsewhere.operations)
+                raise RuntimeError(f"a part of the model is compiled for the CPU ({moved}): {error}") from error
             if raised is None:
                 raise
             raise located(raised, followed.innermost) from error

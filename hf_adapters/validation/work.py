@@ -1,16 +1,20 @@
 """How much was multiplied on the device: who computes elsewhere, or not at all, multiplies less than stock.
 
 Rewrites that are right keep the matrix products of the stock model or enlarge them (padding), so fewer
-multiplications mean that work was skipped or done where no device program sees it.
+multiplications mean that work was skipped or done where no device program sees it. Work without products that is moved
+to the CPU in a compiled region shows in the graph that is compiled.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from torch import Tensor, fx
 
 MATMUL = "batchmatmul"
 """Device function of a matrix product, and the prefix of its low-precision forms (D4.7)."""
@@ -46,3 +50,68 @@ def device_work() -> Iterator[Work]:
         yield done
     finally:
         LoadedProgram.launch = stock  # type: ignore[method-assign]
+
+
+_MOVES = {
+    "alias", "as_strided", "broadcast_to", "cat", "chunk", "clone", "concat", "concatenate", "contiguous", "copy",
+    "cpu", "cuda", "detach", "diagonal", "double", "embedding", "expand", "expand_as", "flatten", "flip", "float",
+    "gather", "getitem", "half", "index", "index_select", "moveaxis", "movedim", "narrow", "pad", "permute",
+    "ravel", "repeat", "repeat_interleave", "reshape", "roll", "select", "slice", "split", "split_with_sizes",
+    "squeeze", "stack", "swapaxes", "t", "take_along_dim", "tensor_split", "tile", "to", "transpose", "type",
+    "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view",
+}  # fmt: skip
+"""Operations that only move or convert values, such as the look-up of a table."""
+
+
+@dataclass(slots=True)
+class HostWork:
+    """Operations that compiled regions do on the CPU -> how often they were compiled."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+
+
+@contextmanager
+def host_work() -> Iterator[HostWork]:
+    """Note what is compiled for the CPU inside the block, of what is computed from a region's floating-point inputs.
+
+    No fallback is counted for it: Inductor writes a C++ kernel. The preparation of integers and of masks made of
+    them is not noted. Graphs are read as Dynamo hands them over, before any cache of compiled ones is asked.
+    """
+    from torch._inductor import compile_fx
+
+    found = HostWork()
+    stock = compile_fx.compile_fx
+
+    def compiled(model: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(model, fx.GraphModule):
+            found.operations.update(_on_host(model.graph))
+        return stock(model, *args, **options)
+
+    compile_fx.compile_fx = compiled  # type: ignore[assignment]
+    try:
+        yield found
+    finally:
+        compile_fx.compile_fx = stock
+
+
+def _on_host(graph: fx.Graph) -> Iterator[str]:
+    """Names of the operations on the CPU whose operands come from floating-point inputs of the graph."""
+    derived: set[fx.Node] = set()
+    for node in graph.nodes:
+        value = node.meta.get("example_value")
+        values = [v for v in (value if isinstance(value, (tuple, list)) else [value]) if _is_floating(v)]
+        if node.op in ("placeholder", "get_attr") and any(v.numel() > 1 for v in values):
+            derived.add(node)
+        elif values and derived.intersection(node.all_input_nodes):
+            derived.add(node)
+            if any(v.device.type == "cpu" for v in values) and (name := _name(node.target)) not in _MOVES:
+                yield name
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _name(target: Any) -> str:
+    """`sigmoid` of a function, a method or an overload of an operator."""
+    return str(target if isinstance(target, str) else getattr(target, "__name__", target)).partition(".")[0]

@@ -322,7 +322,7 @@ WRONG = {
         CUBE.replace(FORWARD, "        home = input.device\n        input = input.cpu()\n" + FORWARD).replace(
             "return input * torch.sigmoid(inner + inner)", "return (input * torch.sigmoid(inner + inner)).to(home)"
         ),
-        "CPU|cpu|device",
+        "compiled for the CPU|computed on the device",
     ),
     "weights changed": (
         CUBE.replace(

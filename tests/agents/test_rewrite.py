@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from benchmarks.rewrite import main
+from hf_adapters.agents.rewrite import emit as emitter
 from hf_adapters.agents.rewrite.candidate import Candidate
 from hf_adapters.agents.rewrite.emit import emit
 from hf_adapters.agents.rewrite.rules import (
@@ -45,6 +46,11 @@ def rows(*sizes: int) -> Call:
 
 def traced(module: nn.Module, *, width: int = 128) -> Traced:
     return trace(module.eval(), (rows(2, 64, width), rows(3, 96, width)))
+
+
+def test_a_taken_name_gets_a_number() -> None:
+    assert emitter._name("NewGELUActivation", ()) == "new_gelu_activation_legal"
+    assert emitter._name("NewGELUActivation", {"new_gelu_activation_legal"}) == "new_gelu_activation_legal_2"
 
 
 class Norm(nn.Module):

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import pytest
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,6 +15,7 @@ from hf_adapters.diagnose import diagnose
 from hf_adapters.validate import validate
 from hf_adapters.validation.streaming import replaced_forward
 from hf_adapters.validation.types import Validation
+from hf_adapters.validation.work import host_work
 from tests.validation import structures
 from tests.validation.mutations import NUMERIC
 from tests.validation.surgery import feed_forward_linears
@@ -57,6 +59,25 @@ def test_a_refusal_names_the_module_from_the_root() -> None:
     assert "pow" in found.source_line
 
 
+def test_work_that_is_compiled_for_the_cpu_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._inductor.async_compile.AsyncCompile.cpp_pybinding", lambda *_: lambda *_: None)
+
+    def moved(x: Tensor) -> Tensor:
+        home, x = x.device, x.cpu()
+        return (x * torch.sigmoid(x)).to(home)
+
+    def prepared(x: Tensor, table: Tensor, ids: Tensor) -> tuple[Tensor, ...]:
+        mask = torch.where(ids[:, None] > 1, 0.0, -1e4) * 2.0
+        return x * x, mask.to(x.device), table.cpu()[ids + 1].to(x.device)
+
+    x, table = (torch.ones(rows, 64, dtype=torch.float16, device="spyre") for rows in (2, 10))
+    with host_work() as found, torch.no_grad():
+        torch.compile(prepared)(x, table, torch.tensor([1, 2]))
+        assert not found.operations
+        torch.compile(moved)(x)
+    assert found.operations == {"sigmoid": 1, "mul": 1}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3", "distilbert", "xlm-roberta", "modernbert", "gpt2", "encoder"])
 def test_structures_are_accepted(name: str) -> None:
@@ -97,6 +118,7 @@ def _feed_forward_on_the_host(model: nn.Module) -> Iterator[nn.Module]:
 def test_right_numbers_computed_on_the_host_are_rejected() -> None:
     found = _validated("bert", patch=_feed_forward_on_the_host)
     assert found.verdict == "mismatch", found.reason
-    assert "multiplications" in found.reason
+    assert "linear on the CPU" in found.reason
+    assert any("multiplications" in check for check in found.failed_checks)
     assert found.multiple is not None
     assert found.multiple < 4, "the numbers themselves are right"
