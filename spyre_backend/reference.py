@@ -130,6 +130,11 @@ NOT_MODELLED = (
     ("Rates of fp8, int8 and int4", "only the kernels' existence is known (D8)"),
     ("Time of operators that run on the host", "depends on the host"),
     ("Hangs, lost wake-ups and backend crashes by chance", "not reproducible (D3.3)"),
+    (
+        "Device layouts between programs",
+        "what enters a program has the default layout of its own shape and strides: a view made outside of a graph is "
+        "refused if it begins inside a stick, but not for how its base lies (D2.7)",
+    ),
     ("Collectives between cards (`spyreccl`)", "one model runs on one card; in a graph they are refused (D3.1, D6.9)"),
     (
         "Layouts that the caller chooses (`device_layout=`, `require_layout`)",
