@@ -49,7 +49,8 @@ AREAS = (
     Area(
         "Accumulation in blocks of 64 rounded to DL16",
         "modelled on widths up to 4096, which were measured; more than 64 partial sums are added in groups, since one "
-        "after another they would stop growing, and a softmax over a vocabulary would be wrong without an error",
+        "after another they would stop growing, and a softmax over a vocabulary would be wrong without an error; so "
+        "with matmuls",
         "emulator.reductions",
         "D6.5",
     ),

@@ -157,10 +157,12 @@ class Choices:
         return [self._finished(op, (p, row), stick, rank=rank) for p, rank in zip(found, ranks, strict=False)]
 
     def _matmul(self, op: Op, given: list[list[Form]], sticks: Sticks) -> list[Option]:
+        """K runs along the stick of A and N along that of B; what is constant there cannot carry it (D2.4, D2.7)."""
         columns = len(op.dims) - 2
         sides: list[list[Placed]] = []
         for operand, found, (stick, reason) in zip(operands(op), given, _fixed_sticks(op), strict=True):
-            sides.append(self._along(op, operand, found, stick, sticks, reason))
+            ways = self._along(op, operand, found, stick, sticks, reason)
+            sides.append([placed for placed in ways if placed.operand.stick == stick])
             if not sides[-1]:
                 raise self._no_scatter(op, [f[0] for f in given], stick)
         return self._combined(op, sides, columns, lambda first: (0, 0) if first else None)

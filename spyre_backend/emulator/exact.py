@@ -24,7 +24,7 @@ from spyre_backend.emulator.exact_errors import (
     PaddingError,
     UninitialisedError,
 )
-from spyre_backend.emulator.exact_kernels import REDUCTIONS, finish, join_cores, multiply_tile, reduce_tile
+from spyre_backend.emulator.exact_kernels import REDUCTIONS, finish, join_cores, multiply_tile, reduce_tile, settle
 from spyre_backend.emulator.exact_layout import STICK_BYTES, DeviceLayout
 from spyre_backend.emulator.exact_plan import (
     ExactOp,
@@ -228,7 +228,7 @@ class _OpRun:
             for reduced in tiles(ranges[len(part) :], extents[len(part) :]):
                 total = self._continue(core, total, (*part, *reduced))
             assert total is not None
-            totals.append(total)
+            totals.append(settle(self.context, total))
         return finish(self.context, join_cores(self.context, totals), count)
 
     def _continue(self, core: int, total: Tensor | None, ranges: Ranges) -> Tensor:

@@ -1,8 +1,8 @@
 """What one core computes on one tile: partial results that are continued over tiles and joined over cores (D6.5).
 
 Tiles have one dim for each loop of the operation, of size 1 along those that an operand does not depend on.  Sums run
-in blocks of 64, each summed in fp32 and rounded, and the partial sums are added in DL16: first those of a tile, in
-order, to what the core already has; then those of the cores, in the order of their slices.
+in blocks of 64, each summed in fp32, and these partial sums are rounded and added in DL16: first those of all tiles of
+a core, in the order of the fast executor; then those of the cores, in the order of their slices.
 """
 
 from __future__ import annotations
@@ -34,26 +34,24 @@ def _blocks(x: Tensor, block: int) -> Tensor:
     return x.reshape(*x.shape[:-1], -1, block)
 
 
-def _continued(total: Tensor | None, partials: Tensor, group: int = 0) -> Tensor:
-    """Partial sums [blocks, ...] added to what there is already: one after another, or in groups if there are more."""
-    if total is not None:
-        partials = torch.cat([total.unsqueeze(0), partials])
-    return grouped_accumulate(partials.contiguous(), group)
+def _continued(total: Tensor | None, partials: Tensor) -> Tensor:
+    """Partial sums [blocks, ...] behind those that there are already; :func:`settle` adds them up."""
+    return partials if total is None else torch.cat([total, partials])
 
 
 def _add_up(context: Context, total: Tensor | None, x: Tensor) -> Tensor:
     """`x` [..., outer, inner] summed: blocks run along inner, which is the stick where that is reduced."""
     block = _block(context, x.shape[-1])
-    if not block or not x.numel():
+    if not _block(context, 1):
         part = x.flatten(-2).sum(-1)
         return part if total is None else total + part
+    if not x.numel():
+        return _continued(total, x.flatten(-2).sum(-1).unsqueeze(0))
     full = x.shape[-1] // block * block
     parts = [_blocks(x[..., :full], block).sum(-1)]
     if full < x.shape[-1]:
         parts.append(x[..., full:].sum(-1, keepdim=True))
-    partials = torch.cat(parts, -1).flatten(-2).movedim(-1, 0)
-    blocked = context.numerics.reduction_accumulation == "blocked"
-    return _continued(total, partials, context.numerics.reduction_group if blocked else 0)
+    return _continued(total, torch.cat(parts, -1).flatten(-2).movedim(-1, 0))
 
 
 def _sum(context: Context, total: Tensor | None, x: Tensor) -> Tensor:
@@ -118,6 +116,8 @@ _UPDATES: dict[str, Update] = {
 }
 
 REDUCTIONS = frozenset(_UPDATES)
+SUMS = frozenset({"sum", "mean", "exx2_mean", "avgpoolfwd", "exx2_meansq", "batchmatmul"})
+"""Operations whose tiles give partial sums."""
 
 
 def reduce_tile(context: Context, total: Tensor | None, x: Tensor, stick: int | None) -> Tensor:
@@ -130,7 +130,7 @@ def reduce_tile(context: Context, total: Tensor | None, x: Tensor, stick: int | 
         stick: the loop along the operand's stick.
 
     Returns:
-        The partial result over the kept loops.
+        The partial result over the kept loops, or partial sums for :func:`settle`.
     """
     kept = x.dim() - context.reduced
     if stick is not None and stick >= kept:
@@ -138,6 +138,15 @@ def reduce_tile(context: Context, total: Tensor | None, x: Tensor, stick: int | 
     else:
         x = x.flatten(kept).unsqueeze(-2)
     return _UPDATES[context.name](context, total, x)
+
+
+def settle(context: Context, total: Tensor) -> Tensor:
+    """What a core has after its last tile: of a sum in blocks [blocks, ...], the sum of its partial sums."""
+    if context.name not in SUMS or not _block(context, 1):
+        return total
+    numerics = context.numerics
+    mode = numerics.matmul_accumulation if context.name == "batchmatmul" else numerics.reduction_accumulation
+    return grouped_accumulate(total.contiguous(), numerics.reduction_group if mode == "blocked" else 0)
 
 
 def finish(context: Context, total: Tensor, count: int) -> Tensor:
@@ -149,7 +158,10 @@ def finish(context: Context, total: Tensor, count: int) -> Tensor:
 
 
 def multiply_tile(context: Context, total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """Continue a matmul: A [*batch, M, 1, K] times B [*batch, 1, N, K], both tiles expanded along K."""
+    """Continue a matmul: A [*batch, M, 1, K] times B [*batch, 1, N, K], both tiles expanded along K.
+
+    Returns partial sums for :func:`settle`.
+    """
     left, right = a.squeeze(-2), b.squeeze(-3)
     block = _block(context, left.shape[-1])
     if not block:

@@ -1,7 +1,8 @@
 """Matrix multiplication with the device's blocked accumulation, as batched GEMMs over strided views.
 
 The contracted dim is cut into blocks of 64.  Each block's products are summed in fp32 by one GEMM, and the partial
-results are rounded and added in DL16 one after another (D6.5).  Operands are never copied: a block of K is a view.
+results are rounded and added in DL16 (D6.5), in groups where there are more of them than the sources measured, as in
+reductions.  Operands are never copied: a block of K is a view.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spyre_backend.emulator.context import Context, ExecutionError
-from spyre_backend.emulator.numerics import block_accumulate, dl16_round_
+from spyre_backend.emulator.numerics import dl16_round_, grouped_accumulate
 
 _PARTIAL_ELEMENTS = 1280 * 1024
 """Partial sums held at once (5 MiB): they should stay in the cache between the GEMM and the accumulation."""
@@ -95,16 +96,17 @@ def _multiply(context: Context, a: Tensor, b: Tensor) -> Tensor:
     block = _block(context, length)
     if block >= length:
         return dl16_round_(torch.bmm(a, b))
+    together = context.numerics.reduction_group if context.numerics.matmul_accumulation == "blocked" else 0
     step, tall, wide = _slab(-(-length // block), batch, rows, columns)
     if (step, tall, wide) == (batch, rows, columns):
-        return block_accumulate(_partials(a, b, block))
+        return grouped_accumulate(_partials(a, b, block), together)
     out = torch.empty((batch, rows, columns), dtype=torch.float32, device="cpu")
     for first in range(0, batch, step):
         group = slice(first, first + step)
         for top in range(0, rows, tall):
             for left in range(0, columns, wide):
                 partials = _partials(a[group, top : top + tall], b[group, :, left : left + wide], block)
-                out[group, top : top + tall, left : left + wide] = block_accumulate(partials)
+                out[group, top : top + tall, left : left + wide] = grouped_accumulate(partials, together)
     return out
 
 

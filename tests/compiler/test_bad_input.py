@@ -106,6 +106,27 @@ ONES = {
     "columns of one": (lambda x: (x * 2).unsqueeze(2) + 1, [half(3, 64)], "ok"),
     "sum kept as a column": (lambda x: x.t().sum(1, keepdim=True), [half(5, 64)], "ok"),
     "layer norm over one": (lambda x: F.layer_norm(x, (1,)), [half(16, 64, 1)], "ok"),
+    "matmul of one number, expanded along K": (
+        lambda a, b: a.expand(64) @ b,
+        [half(1), half(64, 2)],
+        "double-broadcast",
+    ),
+    "matmul of a column, expanded along K": (
+        lambda a, b: a.expand(4, 64) @ b,
+        [half(4, 1), half(64, 8)],
+        "double-broadcast",
+    ),
+    "matmul by a column, expanded along N": (
+        lambda a, b: a @ b.expand(64, 8),
+        [half(4, 64), half(64, 1)],
+        "double-broadcast",
+    ),
+    "matmul of a row, expanded along M": (lambda a, b: a.expand(4, 64) @ b, [half(1, 64), half(64, 8)], "ok"),
+    "matmul of an expanded column, copied": (
+        lambda a, b: a.expand(4, 64).clone(memory_format=torch.contiguous_format) @ b,
+        [half(4, 1), half(64, 8)],
+        "ok",
+    ),
     "long loop": (lambda x: x.sum(0), [half(70001, 64)], "trip-count"),
 }
 STORED = {

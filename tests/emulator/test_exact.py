@@ -135,10 +135,14 @@ def test_reductions_along_the_stick_in_any_tiles(name: str, kilobytes: int | Non
     compare(made, kilobytes)
 
 
-def test_tiles_of_a_core_continue_the_sum_without_another_order() -> None:
+@pytest.mark.parametrize(
+    "made",
+    [row_sum((1, 64 * 60)), row_sum((1, 64 * 200)), matmul(1, 64, 64 * 200, (1, 1, 1))],
+    ids=["few blocks", "groups of blocks", "groups of products"],
+)
+def test_tiles_of_a_core_continue_the_sum_without_another_order(made: Program) -> None:
     """One core adds the same blocks in the same order whatever it loads at once."""
-    made = row_sum((1, 64 * 60))
-    for kilobytes in (None, 4, 1):
+    for kilobytes in (None, 64, 9):
         assert compare(made, kilobytes).worst == 0.0
 
 

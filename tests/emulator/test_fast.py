@@ -46,9 +46,17 @@ def test_matmul_accumulation_modes_lose_more_the_more_often_they_round() -> None
     assert errors[0] < errors[1] < errors[2]
 
 
-def test_matmul_slabs_agree_with_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("vocabulary", [151_936, 262_144])
+def test_a_product_over_a_vocabulary_keeps_growing(vocabulary: int) -> None:
+    """As sums do (D6.5): added one after another, equal partial sums of 64 terms stop growing at 1024 of them."""
+    got = matmul("blocked", torch.ones(2, vocabulary), torch.ones(vocabulary, 3))
+    assert got.unique().tolist() == [float(dl16_round(torch.tensor(float(vocabulary))))]
+
+
+@pytest.mark.parametrize("length", [320, 64 * 70])
+def test_matmul_slabs_agree_with_one_piece(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
-    a, b = (torch.randint(-8, 9, size, generator=generator) / 8 for size in ((37, 320), (320, 29)))
+    a, b = (torch.randint(-8, 9, size, generator=generator) / 8 for size in ((37, length), (length, 29)))
     whole = matmul("blocked", a, b)
     monkeypatch.setattr(matmul_module, "_PARTIAL_ELEMENTS", 1)
     for rows, elements in ((1, 1), (5, 40), (37, 37), (8, 8 * 29), (64, 4096)):
