@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
-from hf_adapters.agents.rewrite.trace import Traced
+from hf_adapters.agents.rewrite.trace import Traced, cast
 from hf_adapters.validation.float64 import in_float64
 
 Equivalence = Literal["exact", "reassociated", "padded"]
@@ -97,7 +97,7 @@ class Candidate:
 
     def root(self, dtype: torch.dtype) -> fx.GraphModule:
         """A module with this form as its forward."""
-        module = copy.deepcopy(self.traced.module).to(dtype)
+        module = cast(copy.deepcopy(self.traced.module), dtype)
         for name, table in self.tables.items():
             setattr(module, name, table.value(self.traced.module).to(dtype))
         return fx.GraphModule(module, self.graph)

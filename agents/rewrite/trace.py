@@ -150,7 +150,7 @@ def openable(module: nn.Module) -> frozenset[str]:
 
 
 def _record(module: nn.Module, call: Call, dtype: torch.dtype, opened: Collection[str]) -> _Recorded:
-    module = module.to(dtype)
+    module = cast(module, dtype)
     call = Call(_cast(call.args, dtype), _cast(call.kwargs, dtype))
     recorder = _Recorder(module, opened)
     found = _Recorded(recorder.graph, {}, {}, {})
@@ -169,10 +169,24 @@ def _record(module: nn.Module, call: Call, dtype: torch.dtype, opened: Collectio
             if part.is_floating_point():
                 found.floating.add(key)
             recorder.know(part, recorder.graph.placeholder(key))
-    with torch.no_grad(), recorder.children(), recorder:
-        result = module(*call.args, **call.kwargs)
+    try:
+        with torch.no_grad(), recorder.children(), recorder:
+            result = module(*call.args, **call.kwargs)
+    except Untraceable:
+        raise
+    except Exception as error:  # a forward may raise anything where tensors are recorded
+        raise Untraceable(f"its forward fails when it is traced: {type(error).__name__}: {str(error)[:160]}") from error
     recorder.graph.output(recorder.arguments(result))
     return found
+
+
+def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module itself in another dtype, with the tables that adapters derived, which are plain attributes."""
+    for inner in module.to(dtype).modules():
+        for name, value in list(vars(inner).items()):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                inner.__dict__[name] = value.to(dtype)
+    return module
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

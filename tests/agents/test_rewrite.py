@@ -48,11 +48,6 @@ def traced(module: nn.Module, *, width: int = 128) -> Traced:
     return trace(module.eval(), (rows(2, 64, width), rows(3, 96, width)))
 
 
-def test_a_taken_name_gets_a_number() -> None:
-    assert emitter._name("NewGELUActivation", ()) == "new_gelu_activation_legal"
-    assert emitter._name("NewGELUActivation", {"new_gelu_activation_legal"}) == "new_gelu_activation_legal_2"
-
-
 class Norm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -139,6 +134,23 @@ class Taps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Tabled(nn.Module):
+    """Multiplies by a table as adapters derive them: a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(128))
+        self.__dict__["table"] = torch.eye(128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x * self.scale, self.table)
+
+
+class Broken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"no {x.dtype}")
 
 
 class Scaled(nn.Module):
@@ -374,3 +386,19 @@ def test_an_adapter_for_a_module_of_ones_own_proves_itself(tmp_path: Path) -> No
 def test_an_adapter_is_found_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["functional_calls", "--attempts", "1"]) == 0
     assert "1 adapters found again: functional_calls" in capsys.readouterr().out
+
+
+def test_a_taken_name_gets_a_number() -> None:
+    assert emitter._name("NewGELUActivation", ()) == "new_gelu_activation_legal"
+    assert emitter._name("NewGELUActivation", {"new_gelu_activation_legal"}) == "new_gelu_activation_legal_2"
+
+
+def test_tables_of_adapters_follow_the_dtype() -> None:
+    candidate = Candidate.stock(traced(Tabled()))
+    candidate.annotate()
+    assert candidate.evaluate(0).dtype == torch.float64
+
+
+def test_a_forward_that_raises_is_untraceable() -> None:
+    with pytest.raises(Untraceable, match="ValueError: no torch.float32"):
+        traced(Broken())
