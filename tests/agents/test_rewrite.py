@@ -15,7 +15,6 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from benchmarks.rewrite import main
-from hf_adapters.agents.rewrite import emit as emitter
 from hf_adapters.agents.rewrite.candidate import Candidate
 from hf_adapters.agents.rewrite.emit import emit
 from hf_adapters.agents.rewrite.rules import (
@@ -134,23 +133,6 @@ class Taps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x.transpose(1, 2)).transpose(1, 2)
-
-
-class Tabled(nn.Module):
-    """Multiplies by a table as adapters derive them: a plain attribute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(128))
-        self.__dict__["table"] = torch.eye(128)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x * self.scale, self.table)
-
-
-class Broken(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        raise ValueError(f"no {x.dtype}")
 
 
 class Scaled(nn.Module):
@@ -386,19 +368,3 @@ def test_an_adapter_for_a_module_of_ones_own_proves_itself(tmp_path: Path) -> No
 def test_an_adapter_is_found_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["functional_calls", "--attempts", "1"]) == 0
     assert "1 adapters found again: functional_calls" in capsys.readouterr().out
-
-
-def test_a_taken_name_gets_a_number() -> None:
-    assert emitter._name("NewGELUActivation", ()) == "new_gelu_activation_legal"
-    assert emitter._name("NewGELUActivation", {"new_gelu_activation_legal"}) == "new_gelu_activation_legal_2"
-
-
-def test_tables_of_adapters_follow_the_dtype() -> None:
-    candidate = Candidate.stock(traced(Tabled()))
-    candidate.annotate()
-    assert candidate.evaluate(0).dtype == torch.float64
-
-
-def test_a_forward_that_raises_is_untraceable() -> None:
-    with pytest.raises(Untraceable, match="ValueError: no torch.float32"):
-        traced(Broken())
