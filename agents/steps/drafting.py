@@ -20,7 +20,7 @@ def draft(workshop: Workshop, state: CaseState) -> CaseState:
     case_id, attempts = state["case_id"], workshop.agents.attempts(state["case_id"])
     exhausted = workshop.bounds.exhausted(attempts)
     if exhausted is not None:
-        return _give_up(workshop, case_id, exhausted)
+        return _give_up(workshop, state, exhausted)
     number = 1 + sum(a.outcome != "drafting" for a in attempts)
     workshop.agents.begin_attempt(case_id, number)
     state = {**state, "attempt": number}
@@ -50,7 +50,7 @@ def draft(workshop: Workshop, state: CaseState) -> CaseState:
             proposed = workshop.drafter.draft(task)
     except (NoDraft, BudgetSpent) as error:
         workshop.agents.update_attempt(case_id, number, outcome="rejected", stage="draft", reason=str(error))
-        return {**_give_up(workshop, case_id, f"{workshop.drafter.name}: {error}"), "attempt": number}
+        return {**_give_up(workshop, state, f"{workshop.drafter.name}: {error}"), "attempt": number}
     _keep(workshop, case_id, number, proposed, journal)
     return {"attempt": number, "proven": False}
 
@@ -73,8 +73,12 @@ def _keep(workshop: Workshop, case_id: int, number: int, proposed: Draft, journa
     )
 
 
-def _give_up(workshop: Workshop, case_id: int, reason: str) -> CaseState:
-    workshop.agents.update_case(case_id, state="given-up", reason=reason)
+def _give_up(workshop: Workshop, state: CaseState, reason: str) -> CaseState:
+    if parts := workshop.parts(state):
+        place = state["failure"]["path"] or "the model"
+        names = ", ".join(part.adapter.name for part in parts)
+        reason = f"{reason}; {names} solved what failed before {place} and stays in the database"
+    workshop.agents.update_case(state["case_id"], state="given-up", reason=reason)
     workshop.say(f"given up: {reason}")
     return {"ended": "given-up"}
 

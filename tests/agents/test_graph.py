@@ -82,6 +82,13 @@ def test_what_fails_elsewhere_is_drafted_next(store: Store, tmp_path: Path, monk
     assert {a.name for a in store.adapters()} == {"gelu_cube", "relu_square"}
 
 
+def test_what_was_solved_before_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubles.fake_emulator(monkeypatch, elsewhere=doubles.ELSEWHERE)
+    _, case = begin(doubles.workshop(store, Scripted([drafts.CUBE])))
+    assert case.state == "given-up"
+    assert case.reason.startswith("scripted: the script has ended; gelu_cube solved what failed before encoder.layer.1")
+
+
 def test_places_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
 
