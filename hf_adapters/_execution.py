@@ -14,6 +14,7 @@ from torch import Tensor
 from hf_adapters import _capture
 from hf_adapters._importable import importable
 from hf_adapters._inputs import Call, Padding, is_text_model, no_decoder_inputs, prepare, stock_parameters
+from hf_adapters._masks import HIDDEN
 from hf_adapters._outputs import check_attentions, keep_logits, to_caller
 from hf_adapters._patcher import Patcher
 from hf_adapters._placement import FP16_MAX, Placement
@@ -152,7 +153,8 @@ def _check_pooled_scores(model: Any, outputs: Any, call: Call) -> None:
 
 def _run_module(model: Any, state: CompiledState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = _callers_device(args, kwargs)
-    moved = [_to_target(value, state, f"argument {i}") for i, value in enumerate(args)]
+    names = [*stock_parameters(model), *(f"argument {i}" for i in range(len(args)))]
+    moved = [_to_target(value, state, name) for name, value in zip(names, args, strict=False)]
     named = {name: _to_target(value, state, name) for name, value in kwargs.items()}
     floats = [v.dtype for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
     placement, outputs, refused = state.placement, None, False
@@ -192,6 +194,8 @@ def _to_target(value: Any, state: CompiledState, name: str) -> Any:
         return value
     value = value.cpu()
     if value.is_floating_point():
+        if "mask" in name:
+            value = value.clamp(min=HIDDEN)  # an additive one hides with the smallest number of the caller's dtype
         _check_input_range(value, state.placement.dtype, name)
         value = value.to(state.placement.dtype)
     return value.to(state.placement.device)

@@ -43,6 +43,11 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """A call that can be repeated: without its key-value cache, which grows with each call."""
+        return cls(tuple(map(_uncached, args)), {name: _uncached(value) for name, value in kwargs.items()})
+
     def activation(self) -> Tensor | None:
         """The first floating argument, which is the hidden states in every transformers module."""
         for value in (*self.args, *self.kwargs.values()):
@@ -55,6 +60,10 @@ class Call:
         old = self.activation()
         swap: Callable[[Any], Any] = lambda item: value if item is old else item  # noqa: E731
         return Call(tuple(swap(a) for a in self.args), {k: swap(v) for k, v in self.kwargs.items()})
+
+
+def _uncached(argument: Any) -> Any:
+    return None if hasattr(argument, "get_seq_length") and hasattr(argument, "update") else argument
 
 
 def enclosing(model: nn.Module, paths: Iterable[str]) -> list[str]:
@@ -227,11 +236,6 @@ def _same(ours: Tensor | None, stock: Tensor | None, limit: float) -> bool:
     )
 
 
-def _uncached(argument: Any) -> Any:
-    """A key-value cache grows with each call of a module, so a module is called again without it."""
-    return None if hasattr(argument, "get_seq_length") and hasattr(argument, "update") else argument
-
-
 def _recorded_calls(model: nn.Module, paths: Sequence[str], batch: InputSet) -> dict[str, Call]:
     modules = dict(model.named_modules())
     calls: dict[str, Call] = {}
@@ -244,7 +248,7 @@ def _recorded_calls(model: nn.Module, paths: Sequence[str], batch: InputSet) -> 
 def _pre_hooks(modules: dict[str, nn.Module], calls: dict[str, Call]) -> Iterator[None]:
     def hook(path: str) -> Callable[..., None]:
         def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            calls.setdefault(path, Call(tuple(map(_uncached, args)), {k: _uncached(v) for k, v in kwargs.items()}))
+            calls.setdefault(path, Call.of(args, kwargs))
 
         return keep
 

@@ -103,7 +103,7 @@ def recorded_calls(model: nn.Module, paths: Sequence[str], batch: InputSet) -> d
 
     def keep(path: str) -> Callable[..., None]:
         def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            calls.setdefault(path, Call(args, kwargs))
+            calls.setdefault(path, Call.of(args, kwargs))
 
         return note
 

@@ -263,6 +263,21 @@ def test_modules_of_any_kind() -> None:
     assert torch.allclose(got["y"].float(), want["y"], atol=2e-2)
 
 
+class Attention(nn.Module):
+    def forward(self, x: Tensor, additive_mask: Tensor) -> Tensor:
+        return torch.softmax(x @ x.transpose(-1, -2) + additive_mask, -1) @ x
+
+
+@pytest.mark.parametrize("hidden", [torch.finfo(torch.float32).min, -1e9, float("-inf")])
+def test_additive_masks_of_modules_hide_with_any_number(hidden: float) -> None:
+    x = torch.randn(2, 64, 64, generator=torch.Generator().manual_seed(3)) / 3
+    mask = torch.zeros(2, 64, 64)
+    mask[:, :, 40:] = hidden
+    model = compiled(Attention().eval(), "spyre")
+    for got in (model(x, mask), model(x, additive_mask=mask)):
+        assert cosine(got, Attention()(x, mask)) > 0.999
+
+
 class Norm(nn.Module):
     """Root-mean-square norm of one's own, then an activation that the device has in half precision only, or has not."""
 

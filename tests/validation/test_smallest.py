@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from transformers import Lfm2Config, Lfm2Model
 
+import hf_adapters
 from hf_adapters.validation.inputs import draw, spec_of
 from hf_adapters.validation.smallest import Smallest, save_reproducer, smallest
 from tests.agents.doubles import RELEASE, build_tiny
@@ -42,6 +45,25 @@ def test_the_module_that_fails_alone(found: Smallest) -> None:
 def test_a_module_that_runs_alone_is_no_cause() -> None:
     wrong = find("encoder.layer.0.output.dense", "pow-scalar-exponent")
     assert wrong.path != "encoder.layer.0.output.dense" or not wrong.alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "rule", "absent"),
+    [("layers.0.conv", "conv", "convolutions"), ("layers.1.self_attn", "rope-half-stick", "rotary")],
+)
+def test_modules_that_are_called_with_a_cache(path: str, rule: str, absent: str) -> None:
+    """LFM2 gives one to its convolutions, too; another call of the module would find it filled."""
+    config = Lfm2Config(
+        vocab_size=90, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=1,
+        num_key_value_heads=1, full_attn_idxs=[1], block_auto_adjust_ff_dim=False,
+    )  # fmt: skip
+    model = Lfm2Model(config).eval()
+    names = [adapter.name for adapter in hf_adapters.catalogue() if adapter.name != absent]
+    batch = draw(spec_of(model), name="two", lengths=(64, 9), padding="right", seed=1)
+    found = smallest(model, path, rule, functools.partial(hf_adapters.patched, only=names), batch, RELEASE)
+    assert (found.path, found.alone) == (path, True)
+    assert all("Cache" not in type(value).__name__ for value in found.call.kwargs.values())
 
 
 @pytest.mark.slow
