@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hf_adapters._invariance import attend_to_all
 from hf_adapters._masks import dense_mask, token_mask
 from hf_adapters._outputs import Extent
 from hf_adapters._positions import (
@@ -73,7 +74,8 @@ def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, 
     Raises:
         InputError: shapes, dtypes or values that the stock model would not accept either, or an empty sequence.
         SequenceTooLongError: more tokens than positions, judged on the unpadded input.
-        UnsupportedOptionError: an option of the stock forward that has no place here (caches, labels, ...).
+        UnsupportedOptionError: an option of the stock forward that has no place here (caches, labels, ...), or an
+            attention by blocks that is not computed.
     """
     arguments = _bind(model, args, kwargs)
     config = getattr(model, "config", None)
@@ -90,6 +92,7 @@ def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, 
     if table is None and "attention_mask" not in arguments:
         _refuse_packing(arguments.get("position_ids"))
     check_ids(model, arguments, table, length)
+    attend_to_all(model, length)
     extent = Extent(batch, length, _power_of_two(batch), _padded_length(model, length, table, padding))
     _pad(model, arguments, extent, table)
     if "use_cache" in stock_parameters(model):

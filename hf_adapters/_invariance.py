@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hf_adapters._classes import split_class
 from hf_adapters._outputs import Extent, to_caller
+from hf_adapters.errors import UnsupportedOptionError
 
 TOKENS, PADDED = 5, 64
 TOLERANCE = 1e-3
@@ -40,6 +41,35 @@ def padding_changes_values(model: nn.Module, pad_token: int) -> bool:
     if len(short) != len(long):
         return True
     return any(not _same(a, b) for a, b in zip(short, long, strict=True))
+
+
+def attend_to_all(model: nn.Module, length: int) -> None:
+    """Let a model with block-sparse attention attend to all tokens where it would by itself: at a few blocks of them.
+
+    Which blocks see which depends on their number, so a padded input must not be what it decides by.
+
+    Args:
+        model: a text model.
+        length: of the caller's input, in tokens.
+
+    Raises:
+        UnsupportedOptionError: the input is so long that its blocks would be looked up one by one.
+    """
+    parts: Iterator[Any] = model.modules()
+    for module in parts:
+        if getattr(module, "attention_type", None) != "block_sparse" or not hasattr(module, "set_attention_type"):
+            continue
+        config = getattr(module, "config", None)
+        blocks, size = getattr(config, "num_random_blocks", None), getattr(config, "block_size", None)
+        if not isinstance(blocks, int) or not isinstance(size, int) or not hasattr(module, "save_pretrained"):
+            continue
+        limit = (5 + 2 * blocks) * size
+        if length > limit:
+            raise UnsupportedOptionError(
+                f"{type(model).__name__} looks blocks of keys up by index beyond {limit} tokens, and the input has "
+                f'{length}; truncate it, or let all tokens attend to all with model.set_attention_type("original_full")'
+            )
+        module.set_attention_type("original_full")
 
 
 def _is_foreign(model: nn.Module) -> bool:

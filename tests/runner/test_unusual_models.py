@@ -173,6 +173,28 @@ def test_a_class_that_transformers_removed(heads: int) -> None:
         assert torch.equal(model(**inputs), want)
 
 
+@pytest.mark.parametrize("target", ["cpu", "spyre"])
+def test_attention_by_blocks_is_refused_where_it_begins(target: str) -> None:
+    """BigBird attends to all tokens up to seven blocks here; padded to 128 it would count eight."""
+    config = hf.BigBirdConfig(
+        **COMMON, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=256, block_size=16,
+        num_random_blocks=1,
+    )  # fmt: skip
+    model, inputs = seeded(hf.BigBirdModel(config)), batch(2, 105)
+    with torch.no_grad():
+        want = seeded(hf.BigBirdModel(config))(**inputs).last_hidden_state
+    hf_adapters.compile(model, target=target)
+    for length in (113, 200):
+        with pytest.raises(errors.UnsupportedOptionError, match=f"beyond 112 tokens.*{length}.*original_full"):
+            model(**batch(2, length))
+    assert cosine(at_tokens(model(**inputs).last_hidden_state, inputs), at_tokens(want, inputs)) > 0.999
+    hf_adapters.decompile(model).set_attention_type("original_full")
+    got = hf_adapters.compile(model, target=target)(**batch(2, 200)).last_hidden_state
+    with torch.no_grad():
+        want = hf_adapters.decompile(model)(**batch(2, 200)).last_hidden_state
+    assert cosine(at_tokens(got, batch(2, 200)), at_tokens(want, batch(2, 200))) > 0.999
+
+
 @pytest.mark.parametrize("chosen", ["none", "several"])
 def test_tokens_that_see_and_are_seen_by_all(chosen: str) -> None:
     """Longformer: the others see a window, over the chunks of the stock layer; padding is never global."""
