@@ -72,8 +72,8 @@ def controls(
 ) -> None:
     """Leave out each adapter in turn and count the models that are lost without it.
 
-    The structures are those that a sweep accepted with the adapter, most models first, built small. Exit code 1: an
-    adapter loses none, so it is not needed.
+    The structures are those that a sweep accepted with the adapter, most models first, built small. They are compiled
+    layer by layer and, if none is lost so, whole. Exit code 1: an adapter loses none, so it is not needed.
     """
     import hf_adapters
     from hf_adapters.report.load import load_summary
@@ -97,7 +97,15 @@ def _controls_table(names: list[str], found: dict[str, Any], done: list[Any]) ->
     from rich.table import Table
 
     table = Table(title="Each adapter left out in turn", box=box.SIMPLE)
-    for header in ("adapter", "accepted with it", "structures tried", "structures lost", "models lost", "because of"):
+    for header in (
+        "adapter",
+        "accepted with it",
+        "structures tried",
+        "structures lost",
+        "compiled",
+        "models lost",
+        "because of",
+    ):
         table.add_column(header, overflow="fold")
     for name in names:
         tried = [control for control in done if control.adapter == name]
@@ -105,7 +113,8 @@ def _controls_table(names: list[str], found: dict[str, Any], done: list[Any]) ->
         because = sorted({control.rule or control.verdict for control in lost})
         with_it = sum(candidate.models for candidate in found.get(name, ()))
         models = sum(control.candidate.models for control in lost)
-        table.add_row(name, f"{with_it:,}", f"{len(tried)}", f"{len(lost)}", f"{models:,}", ", ".join(because))
+        how = ", ".join(sorted({"whole" if control.whole else "by layers" for control in lost}))
+        table.add_row(name, f"{with_it:,}", f"{len(tried)}", f"{len(lost)}", how, f"{models:,}", ", ".join(because))
     return table
 
 

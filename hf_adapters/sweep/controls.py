@@ -1,20 +1,22 @@
 """Controls: each adapter is left out in turn, and models must be lost, otherwise it is not needed.
 
 A structure that a sweep accepted with an adapter is built small and judged twice, with all adapters and with all but
-this one. Only a structure that passes with all of them can be lost.
+this one. Only a structure that passes with all of them can be lost. One that passes layer by layer without the adapter
+is also compiled whole, twice again: what the host prepares ahead of the layers has to lower there (see `whole.py`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hf_adapters.validation.types import Validation
+    from spyre_backend.errors import SpyreUnsupported
 
 ACCEPTED = ("native", "adapted")
 SMALL = 30_000_000
@@ -84,6 +86,7 @@ class Control:
         verdict: the verdict without it; "unusable" when the small structure does not even pass with all adapters.
         rule: the device rule that stopped it, if it was refused.
         reason: one sentence for people.
+        whole: it was lost only when the model was compiled whole.
     """
 
     adapter: str
@@ -91,6 +94,7 @@ class Control:
     verdict: str
     rule: str | None
     reason: str
+    whole: bool = False
 
     @property
     def lost(self) -> bool:
@@ -137,7 +141,8 @@ def run_controls(
     for name in names:
         for candidate in found.get(name, ())[:structures]:
             control = _control(name, candidate, release)
-            say(f"{name} left out of {candidate.profile_id}: {control.verdict}")
+            how = " when it is compiled whole" if control.whole else ""
+            say(f"{name} left out of {candidate.profile_id}: {control.verdict}{how}")
             controls.append(control)
     return controls
 
@@ -146,7 +151,13 @@ def _control(adapter: str, candidate: Candidate, release: str) -> Control:
     whole = _judge_profile(candidate.profile_id, None, release)
     if whole.verdict not in ACCEPTED:
         return _as_control(adapter, candidate, whole, verdict="unusable")
-    return _as_control(adapter, candidate, _judge_profile(candidate.profile_id, adapter, release))
+    control = _as_control(adapter, candidate, _judge_profile(candidate.profile_id, adapter, release))
+    if control.lost:
+        return control
+    refused = _refused_whole(candidate.profile_id, adapter, release)
+    if refused is None or _refused_whole(candidate.profile_id, None, release) is not None:
+        return control
+    return replace(control, verdict="uncovered", rule=refused.rule, reason=str(refused), whole=True)
 
 
 def _as_control(adapter: str, candidate: Candidate, judged: Validation, verdict: str | None = None) -> Control:
@@ -166,6 +177,18 @@ def _judge_profile(profile_id: str, without: str | None, release: str) -> Valida
 
     built = build_model(load_profiles()[profile_id], max_elements=SMALL, release=release)
     return judge(built.model, without=without, release=release)
+
+
+@functools.cache
+def _refused_whole(profile_id: str, without: str | None, release: str) -> SpyreUnsupported | None:
+    import hf_adapters
+    from hf_adapters.corpus.build import build_model
+    from hf_adapters.corpus.profiles import load_profiles
+    from hf_adapters.sweep.whole import refusal
+
+    built = build_model(load_profiles()[profile_id], max_elements=SMALL, release=release)
+    names = [adapter.name for adapter in hf_adapters.catalogue() if adapter.name != without]
+    return refusal(built.model, names, release)
 
 
 def judge(model: nn.Module, *, without: str | None, release: str, **options: Any) -> Validation:

@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import BertConfig, BertModel
 
+import hf_adapters
 from hf_adapters.report.rows import ModelRow
 from hf_adapters.sweep import controls
+from hf_adapters.sweep.whole import refusal
 
 
 def row(rank: int, structure: str, adapters: tuple[str, ...], **changes: Any) -> ModelRow:
@@ -54,6 +57,7 @@ def test_only_what_passes_with_all_adapters_can_be_lost(
         return SimpleNamespace(verdict=whole if left_out is None else without, rule=None, reason=release)
 
     monkeypatch.setattr(controls, "_judge_profile", judged)
+    monkeypatch.setattr(controls, "_refused_whole", lambda *_: None)
     said: list[str] = []
     found = controls.candidates(ROWS)
     done = controls.run_controls(found, ["rotary", "unused"], release="2026.07", structures=1, say=said.append)
@@ -61,3 +65,34 @@ def test_only_what_passes_with_all_adapters_can_be_lost(
         ("rotary", "large/v1", verdict, lost)
     ]
     assert said == [f"rotary left out of large/v1: {verdict}"]
+
+
+@pytest.mark.parametrize(
+    ("with_all", "without", "lost"), [(None, "rule", True), ("rule", "rule", False), (None, None, False)]
+)
+def test_a_model_that_passes_by_layers_is_compiled_whole(
+    with_all: str | None, without: str | None, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(profile: str, left_out: str | None, release: str) -> Any:
+        rule = with_all if left_out is None else without
+        return None if rule is None else SimpleNamespace(rule=rule)
+
+    judged = SimpleNamespace(verdict="adapted", rule=None, reason="")
+    monkeypatch.setattr(controls, "_judge_profile", lambda *_: judged)
+    monkeypatch.setattr(controls, "_refused_whole", refused)
+    (done,) = controls.run_controls(controls.candidates(ROWS), ["rotary"], release="2026.07")
+    assert (done.lost, done.whole, done.rule) == (lost, lost, "rule" if lost else None)
+
+
+@pytest.mark.slow
+def test_lookups_and_masks_in_one_graph_with_the_layers_need_their_adapters() -> None:
+    config = BertConfig(
+        vocab_size=90, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1,
+        max_position_embeddings=128,
+    )  # fmt: skip
+    model, names = BertModel(config).eval(), [adapter.name for adapter in hf_adapters.catalogue()]
+    assert refusal(model, names, "2026.07") is None
+    for left_out, rule in (("embedding_tables", "indirect-access"), ("additive_masks", "int64-compare-scalar")):
+        refused = refusal(model, [name for name in names if name != left_out], "2026.07")
+        assert refused is not None
+        assert refused.rule == rule
