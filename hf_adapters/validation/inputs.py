@@ -36,6 +36,8 @@ class InputSpec:
     """Keyword arguments of the model's forward."""
     elements: int = 0
     """Parameter elements outside of embedding tables: what a token costs."""
+    mask_token: int | None = None
+    """Hides a token in training: a row of nothing else is no text, and ESM divides by the share of the others."""
     window: int | None = None
     """Tokens that a sliding-window layer attends to; None without such a layer."""
 
@@ -75,6 +77,7 @@ def spec_of(model: nn.Module) -> InputSpec:
     table = _token_table(model)
     vocabulary = min(table.num_embeddings, getattr(text, "vocab_size", None) or table.num_embeddings)
     pad = getattr(text, "pad_token_id", None)
+    mask = getattr(text, "mask_token_id", None)
     positions = getattr(text, "max_position_embeddings", None) or 512
     offset = (pad or 0) + 1 if _offsets_positions(model) else 0
     accepts = tuple(inspect.signature(model.forward).parameters)
@@ -85,6 +88,7 @@ def spec_of(model: nn.Module) -> InputSpec:
         token_types=getattr(text, "type_vocab_size", 0) or 0,
         accepts=accepts,
         elements=_elements(model),
+        mask_token=mask if isinstance(mask, int) and 0 <= mask < vocabulary else None,
         window=_window(text),
     )
 
@@ -115,6 +119,9 @@ def draw(
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, spec.vocabulary, (len(lengths), width), generator=generator)
     ids[ids == spec.pad_token] = (spec.pad_token + 1) % spec.vocabulary
+    if spec.mask_token is not None:
+        words = (token for token in range(spec.vocabulary) if token not in (spec.pad_token, spec.mask_token))
+        ids[ids == spec.mask_token] = next(words, spec.pad_token)
     mask = torch.zeros_like(ids)
     for row, length in enumerate(lengths):
         mask[row, slice(width - length, None) if padding == "left" else slice(0, length)] = 1

@@ -282,7 +282,7 @@ def _serve(connection: Connection) -> None:
     while True:
         try:
             kind, payload = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # whoever asked is gone, perhaps in the middle of an answer
             return
         if kind == "stop":
             return
@@ -292,7 +292,10 @@ def _serve(connection: Connection) -> None:
             answer = ("unusable", str(error))
         except Exception as error:
             answer = ("error", f"{type(error).__name__}: {error}")
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            return
 
 
 def _open(state: dict[str, InlineJudge], request: _Request) -> str:

@@ -15,7 +15,7 @@ import hf_adapters
 from hf_adapters.validate import ValidationInputError, validate
 from hf_adapters.validation import functions, reference
 from hf_adapters.validation.conduct import stock_work
-from hf_adapters.validation.inputs import InputSet, draw, spec_of, standard_sets, structure_seed
+from hf_adapters.validation.inputs import InputSet, InputSpec, draw, spec_of, standard_sets, structure_seed
 from hf_adapters.validation.recording import Pooling, Recording
 from hf_adapters.validation.reference import ReferenceProcessError, ReferenceServer
 from hf_adapters.validation.runners import Execution, Simulated, weights_digest
@@ -198,6 +198,12 @@ def test_inputs_cover_what_they_promise() -> None:
     window = standard_sets(spec_of(structures.build("modernbert")), 0)[-1]
     assert window.use == "float64"
     assert window.kwargs["input_ids"].shape[1] > 8
+
+
+def test_rows_hold_tokens_and_not_their_stand_ins() -> None:
+    spec = InputSpec(vocabulary=4, max_length=64, pad_token=1, token_types=0, accepts=("attention_mask",), mask_token=2)
+    drawn = draw(spec, name="few tokens", lengths=(64, 1, 1, 1), padding="right", seed=5)
+    assert set(drawn.kwargs["input_ids"].unique().tolist()) == {0, 3}
 
 
 def test_a_fault_outside_the_recorded_range_is_found_by_the_tails() -> None:
