@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from hf_adapters.agents.places import computed, of_fallback
 from hf_adapters.agents.protocol import Failure, Operand
 from hf_adapters.agents.subject import Subject
 from hf_adapters.diagnose import Diagnosis, diagnose
@@ -61,7 +62,7 @@ def _by_verdict(subject: Subject, model: nn.Module, apply: Patch, runner: Device
         else "failed",
         message=f"{verdict.verdict}: {verdict.reason}",
         module_path=verdict.module_path,
-        op=verdict.op or next(iter(verdict.fallbacks), None),
+        op=verdict.op or computed(verdict.fallbacks),
         rule=verdict.rule,
         source_line=verdict.source_line,
         hint=verdict.hint,
@@ -79,9 +80,11 @@ def localise(subject: Subject, model: nn.Module, diagnosis: Diagnosis, folder: P
         diagnosis: what `find_failure` said.
         folder: where a script that fails in the same way is saved; None saves none.
     """
-    path = (diagnosis.module_path or "").partition(" ")[0]
+    path, batch = (diagnosis.module_path or "").partition(" ")[0], public_batch(model)
     with capabilities.use(subject.release):
-        found = smallest(model, path, diagnosis.rule or "", subject.patched, public_batch(model), subject.release)
+        if not path and diagnosis.op and diagnosis.kind == "failed":
+            path = of_fallback(model, diagnosis.op, subject.patched, batch, subject.release)
+        found = smallest(model, path, diagnosis.rule or "", subject.patched, batch, subject.release)
     source, first = found.source()
     script = _saved(found, subject, diagnosis, folder)
     return Failure(

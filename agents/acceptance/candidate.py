@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hf_adapters.agents.acceptance import claims
+from hf_adapters.agents.places import computed
 from hf_adapters.agents.sandbox.run import Answer, Job, Sandbox, tensors_below
 from hf_adapters.agents.screening.declared import Declared, Drafted
 from hf_adapters.agents.subject import Subject
@@ -217,11 +218,14 @@ def _contradictions(answer: Answer, drafts: tuple[Declared, ...], prove: bool) -
 def _with_remaining(
     outcome: Outcome, answer: Answer, drafts: tuple[Declared, ...], causes: Sequence[Diagnosis], prove: bool
 ) -> Outcome:
-    """The outcome with what the device refuses outside of the drafts' sites, unless it is what they are for.
+    """The outcome with what the device refuses outside of the drafts' sites, or runs on the CPU, unless it is what they
+    are for.
 
     Nothing is accepted by this: with the drafts for the rest, all are judged again.
     """
     validation = outcome.validation
+    if validation is not None and validation.verdict == "fallback":
+        return replace(outcome, remaining=_fallback(validation, causes))
     if (answer.kind, answer.stage) != ("refused", "device") or not outcome.applies or validation is None:
         return outcome
     try:
@@ -236,6 +240,14 @@ def _with_remaining(
     if wrong or unequal or known or not path or any(claims.below(path, place) for place in places):
         return outcome
     return replace(outcome, remaining=refused)
+
+
+def _fallback(validation: Validation, causes: Sequence[Diagnosis]) -> Diagnosis | None:
+    """What a model that is right runs on the CPU, when no draft is for that."""
+    op = computed(validation.fallbacks)
+    if op is None or any(cause.kind == "failed" and cause.op == op for cause in causes):
+        return None
+    return Diagnosis(kind="failed", message=f"fallback: {validation.reason}", op=op)
 
 
 def _class(diagnosis: Diagnosis) -> str:

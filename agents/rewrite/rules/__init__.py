@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hf_adapters.agents.rewrite.candidate import Equivalence, Rule
 from hf_adapters.agents.rewrite.rules import (
+    angles,
     convolutions,
     dtypes,
     features,
@@ -29,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     *convolutions.RULES,
     *masks.RULES,
     *lookups.RULES,
+    *angles.RULES,
     *placement.RULES,
     *dtypes.RULES,
 )
