@@ -22,7 +22,7 @@ import importlib.machinery
 import inspect
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 BACKEND = "spyre"
@@ -119,16 +119,30 @@ def _loading_model(stock: Any) -> Any:
             transformer_task, options = _task_and_options(args, kwargs)
             model = published.load(transformer_task, options)
             remember(self, published, options)
-            return compile_model(model, target="spyre")
+            return _followed(self, compile_model(model, target="spyre"))
         args = tuple("torch" if _is_backend(value) else value for value in args)
         kwargs = {key: "torch" if _is_backend(value) else value for key, value in kwargs.items()}
         if published is None:
             model = stock(self, model_name_or_path, *args, **kwargs)
         else:
             model = published.checked(*stock(self, model_name_or_path, *args, output_loading_info=True, **kwargs))
-        return compile_model(model.eval(), target="spyre")
+        return _followed(self, compile_model(model.eval(), target="spyre"))
 
     return load_model
+
+
+def _followed(module: Any, model: Any) -> Any:
+    """The model, followed in its dtype by the heads: the library casts them to that of the module's first parameter."""
+    module.parameters = functools.partial(_parameters, module, model.dtype)
+    return model
+
+
+def _parameters(module: Any, dtype: Any, recurse: bool = True) -> Iterator[Any]:
+    """Ahead of the parameters, which lie on the device in its own format, an empty one in the dtype of the results."""
+    import torch
+
+    yield torch.nn.Parameter(torch.empty(0, dtype=dtype), requires_grad=False)
+    yield from type(module).parameters(module, recurse)
 
 
 def _loading_config(stock: Any) -> Any:

@@ -183,10 +183,37 @@ def test_all_classes_on_the_device(path: str, tmp_path: Path) -> None:
     assert torch.spyre.launch_count() > 0
 
 
-@pytest.mark.slow
-def test_a_pool_of_processes(path: str) -> None:
+def with_head(path: str, folder: Path) -> str:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+    torch.manual_seed(3)
+    modules = [Transformer(path), Pooling(64, pooling_mode="mean"), Dense(64, 32), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder))
+    return str(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_stay_in_the_callers_dtype(path: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """The parameters ahead of them lie on the device in half precision, which the library takes for everybody's."""
     from sentence_transformers import SentenceTransformer
 
+    folder, options = with_head(path, tmp_path / "model"), {"model_kwargs": {"dtype": dtype}}
+    ours = SentenceTransformer(folder, backend="spyre", **options)
+    plain = SentenceTransformer(folder, device="cpu", **options)
+    assert ours[0].auto_model.embeddings.word_embeddings.weight.dtype == torch.float16
+    assert ours[2].linear.weight.dtype == dtype
+    got, want = (model.encode(TEXTS, convert_to_tensor=True) for model in (ours, plain))
+    assert got.dtype == want.dtype == dtype
+    assert torch.cosine_similarity(got.float(), want.float()).min() > (0.999 if dtype == torch.float32 else 0.99)
+    assert ours.state_dict().keys() == plain.state_dict().keys()
+
+
+@pytest.mark.slow
+def test_a_pool_of_processes(path: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    path = with_head(path, tmp_path / "model")
     want = SentenceTransformer(path, device="cpu").encode(TEXTS)
     ours = SentenceTransformer(path, backend="spyre")
     pool = ours.start_multi_process_pool(["cpu"])
