@@ -189,7 +189,8 @@ class Walk(cst.CSTVisitor):
             self._literal_attribute(node)
         elif not self._inside and not self._may_run_at_import(called):
             self.refuse(node, f"a call of {called or 'something'} while the file is imported; move it into a function")
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value in MUTATORS:
+        # `torch.add` is no method of a container.
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in MUTATORS and called not in CHAINS:
             self._changes(node.func.value, node)
         node.func.visit(self)
         for argument in node.args:

@@ -204,6 +204,7 @@ REFUSED_BY_THE_SCREEN = (
     with_top("cache in a module-level dict", "CACHE = {}", "def keep(x):", "    CACHE[1] = x"),
     with_top("cache by another name", "CACHE = {}", "def keep(x):", "    c = CACHE", "    c[1] = x"),
     with_top("cache by append", "CACHE = []", "def keep(x):", "    CACHE.append(x)"),
+    with_top("cache behind the name of a module", "def keep(torch, x):", "    torch.add(x)"),
     with_top("sample inputs", f"IDS = {list(range(40))}"),
     with_top("loop into an attribute", "def f(x):", "    for x.y in (1,):", "        pass"),
     with_top("walrus over a builtin", "def f(x):", "    return (len := x)"),
@@ -319,7 +320,9 @@ WRONG = {
         "float64|dtype",
     ),
     "moved to the CPU": (
-        CUBE.replace(FORWARD, "        home = input.device\n        input = input.cpu()\n" + FORWARD).replace(
+        CUBE.replace(
+            FORWARD, "        home = input\n        input = input.to(torch.zeros(1, dtype=input.dtype))\n" + FORWARD
+        ).replace(
             "return input * torch.sigmoid(inner + inner)", "return (input * torch.sigmoid(inner + inner)).to(home)"
         ),
         "compiled for the CPU|computed on the device",

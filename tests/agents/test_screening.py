@@ -36,6 +36,7 @@ ALLOWED = {
     "        self.weight = nn.Parameter(torch.randn(4, generator=torch.Generator().manual_seed(1)))\n",
     "getattr with a literal": "def f(m):\n    return getattr(m, 'variance_epsilon', None)\n",
     "functional": "from torch.nn import functional as F\ndef f(x):\n    return F.silu(x)\n",
+    "a function of torch with the name of a container's method": "def f(x):\n    return torch.add(x, x)\n",
     "dtype moves": "def f(x):\n    return x.to(torch.float32).square().to(x.dtype)\n",
     "an error that is handled": "def f(m):\n    try:\n        return m.get_submodule('x')\n"
     "    except AttributeError:\n        return None\n",
