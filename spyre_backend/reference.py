@@ -142,6 +142,11 @@ NOT_MODELLED = (
         "every tensor of a caller has the default layout, and what needs another is refused: `index_copy_` into slots "
         "runs where the indexed dim is at device position 0 by default (D2.2, D6.9)",
     ),
+    (
+        "Compile failures that are only named: broadcast, reduction and transpose in one bundle (#3164), `*=` on a "
+        "transposed slice, `getitem` of [1, 64, 4096] (#1690)",
+        "the trigger is not stated; taken as it is written, the first would refuse every attention layer (D6.7)",
+    ),
     ("The binary format of programs", "closed; a program here is plain data (D4.7)"),
 )
 
