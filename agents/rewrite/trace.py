@@ -263,6 +263,10 @@ class _Recorder(TorchFunctionMode):
             raise Untraceable(f"its way depends on values (Tensor.{name})")
         if name in ("__setitem__", "__set__"):
             raise Untraceable("it writes into a tensor")
+        own = isinstance(result, Tensor) and any(result is given for given in args)
+        if own and not _in_place(name) and not name.startswith("__i"):
+            # A cast to the dtype that it has gives the tensor itself, which keeps its own node.
+            result = result.detach()
         if any(True for _ in _tensors(result)):
             self._call(func, name, args, kwargs, result)
         return result

@@ -25,6 +25,18 @@ class Tabled(nn.Module):
         return F.linear(x * self.scale, self.table)
 
 
+class Typed(nn.Module):
+    """Casts, and casts back to what came in: the first cast changes nothing in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float() * self.scale.float()
+        return (wide * wide).type_as(x) * self.scale
+
+
 class Broken(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError(f"no {x.dtype}")
@@ -39,6 +51,12 @@ def test_tables_of_adapters_follow_the_dtype() -> None:
     candidate = Candidate.stock(traced(Tabled()))
     candidate.annotate()
     assert candidate.evaluate(0).dtype == torch.float64
+
+
+def test_a_cast_that_changes_nothing_leaves_its_operand_alone() -> None:
+    nodes = {node.name: node for node in traced(Typed()).graph.nodes}
+    assert nodes["type_as"].args[1] is nodes["x"]
+    assert nodes["mul_2"].args[1].op == "get_attr"
 
 
 def test_a_forward_that_raises_is_untraceable() -> None:
