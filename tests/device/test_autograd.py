@@ -14,6 +14,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 FUNCTIONS: dict[str, Function] = {
     "scaled": lambda x: x * 3,
     "product": lambda x: x @ x,
+    "batched product": lambda x: torch.bmm(x[None], x[None]),
     "rectified": lambda x: (x - 0.5).relu(),
     "part": lambda x: x[:2] * 2,
     "moved": lambda x: x.t().contiguous() * 2,
