@@ -97,14 +97,6 @@ REFUSABLE = ("index.Tensor", "index_add", "index_put")
 """Operators that run on the host but for what the release refuses in eager mode (D6.9)."""
 REFUSABLE_IN_PLACE = ("index_add_", "index_put_")
 
-_MATMULS = frozenset(
-    {
-        torch.ops.aten.mm.default,
-        torch.ops.aten.bmm.default,
-        torch.ops.aten.addmm.default,
-        torch.ops.aten.baddbmm.default,
-    }
-)
 _compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 _lock = threading.RLock()
 _library: torch.library.Library | None = None
@@ -320,8 +312,6 @@ def run(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     _refuse_in_eager(op, args, kwargs)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     leaves = [leaf.item() if isinstance(leaf, Tensor) and leaf.device.type != "spyre" else leaf for leaf in leaves]
-    if op in _MATMULS:
-        leaves = [_laid_out(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     chosen = (capabilities.current().fingerprint, settings.current(), decisions.key())
     key = (*chosen, op, spec, *(_describe(leaf) for leaf in leaves))
     with _lock:
@@ -330,15 +320,6 @@ def run(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
             compiled = _compiled[key] = _compile(op, leaves, spec)
     results = compiled(*(leaf for leaf in leaves if isinstance(leaf, Tensor)))
     return results if isinstance(results, Tensor) or len(op._schema.returns) > 1 else results[0]
-
-
-def _laid_out(x: Tensor) -> Tensor:
-    """A matmul's operand, copied if it is the same value along its last dimension: that one cannot be its stick (D2.4).
-
-    Autograd makes such operands: the gradient of a sum is one number, expanded.
-    """
-    constant = x.dim() > 1 and x.size(-1) > 1 and x.stride(-1) == 0
-    return x.detach().contiguous() if constant else x
 
 
 def _on_device(op: torch._ops.OpOverload, tensors: list[Tensor]) -> bool:

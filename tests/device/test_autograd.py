@@ -14,7 +14,6 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 FUNCTIONS: dict[str, Function] = {
     "scaled": lambda x: x * 3,
     "product": lambda x: x @ x,
-    "batched product": lambda x: torch.bmm(x[None], x[None]),
     "rectified": lambda x: (x - 0.5).relu(),
     "part": lambda x: x[:2] * 2,
     "moved": lambda x: x.t().contiguous() * 2,
@@ -24,7 +23,8 @@ FUNCTIONS: dict[str, Function] = {
 def gradient(function: Function, device: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
     x = torch.randint(-2, 3, (64, 64), generator=generator).half().to(device).requires_grad_()
-    function(x).sum().backward()
+    result = function(x)
+    result.backward(torch.ones(result.shape, dtype=result.dtype, device=device))
     assert x.grad is not None
     assert x.grad.device == x.device
     return x.grad.cpu()
@@ -35,11 +35,19 @@ def test_gradients(name: str) -> None:
     assert torch.allclose(gradient(FUNCTIONS[name], "spyre"), gradient(FUNCTIONS[name], "cpu"), rtol=2e-2, atol=1e-1)
 
 
+def test_the_gradient_of_a_sum_is_one_number_and_no_operand_of_a_product() -> None:
+    x = torch.ones(64, 64, dtype=torch.float16, device="spyre").requires_grad_()
+    with pytest.raises(SpyreUnsupported) as caught:
+        (x @ x).sum().backward()  # autograd expands the number, which has no stick to give (D2.4)
+    assert caught.value.rule == "double-broadcast"
+    assert x.grad is None
+
+
 def test_a_gradient_that_the_card_cannot_compute_is_refused_by_rule() -> None:
     linear = torch.nn.Linear(64, 64, bias=False).half().to("spyre")
     result = linear(torch.ones(2, 64, dtype=torch.float16, device="spyre"))
     with pytest.raises(SpyreUnsupported) as caught:
-        result.sum().backward()  # the weight's gradient sums over K = 2
+        result.backward(torch.ones_like(result))  # the weight's gradient sums over K = 2
     assert caught.value.rule == "matmul-k-stick"
     assert linear.weight.grad is None
 
