@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from transformers import (
     BertConfig,
     BertModel,
+    BertTokenizerFast,
     CLIPTextConfig,
     CLIPTextModel,
     DistilBertConfig,
@@ -107,3 +109,13 @@ def cosine(got: Tensor, want: Tensor) -> float:
 def at_tokens(states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     """Rows of the hidden states that belong to real tokens."""
     return states[inputs["attention_mask"].bool()]
+
+
+def with_tokenizer(folder: Path, longest: int = 48) -> Path:
+    """Save a tokenizer of ten words in a folder, which cuts texts at `longest` tokens."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "cat", "dog", "runs"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizerFast(vocab=str(folder / "vocab.txt"))
+    tokenizer.model_max_length = longest
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -48,15 +48,9 @@ def test_public_names_resolve() -> None:
 
 
 def saved_bert(path: Path) -> str:
-    from transformers import BertTokenizerFast
+    from .small_models import bert, with_tokenizer
 
-    from .small_models import bert
-
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "cat", "dog", "runs"]
-    (path / "vocab.txt").write_text("\n".join(words))
-    tokenizer = BertTokenizerFast(vocab=str(path / "vocab.txt"))
-    tokenizer.model_max_length = 96
-    tokenizer.save_pretrained(path)
+    with_tokenizer(path, 96)
     bert().save_pretrained(path)
     return str(path)
 

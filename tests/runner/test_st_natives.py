@@ -13,7 +13,7 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from torch import Tensor
-from transformers import BertTokenizerFast, GteConfig, GteForSequenceClassification
+from transformers import GteConfig, GteForSequenceClassification
 
 import hf_adapters
 from hf_adapters.corpus.aliases import stock_values
@@ -22,17 +22,9 @@ from tests.corpus import test_aliases as gte
 from tests.natives import published as p
 from tests.natives import test_jina_v3 as jina
 from tests.natives import test_nomic_v2 as nomic
+from tests.runner.small_models import with_tokenizer
 
 TEXTS = ["red cat runs", "dog", "blue blue cat dog red runs"]
-
-
-def with_tokenizer(folder: Path) -> Path:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "cat", "dog", "runs"]
-    (folder / "vocab.txt").write_text("\n".join(words))
-    tokenizer = BertTokenizerFast(vocab=str(folder / "vocab.txt"))
-    tokenizer.model_max_length = 48
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def nomic_folder(folder: Path) -> Path:
