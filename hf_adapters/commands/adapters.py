@@ -73,26 +73,34 @@ def controls(
     """Leave out each adapter in turn and count the models that are lost without it.
 
     The structures are those that a sweep accepted with the adapter, most models first, built small. They are compiled
-    layer by layer and, if none is lost so, whole. Exit code 1: an adapter loses none, so it is not needed.
+    layer by layer and, if none is lost so, whole. An adapter that none of them uses is left out of its own example
+    instead, in a column of its own. Exit code 1: an adapter loses neither, so it is not needed.
     """
     import hf_adapters
     from hf_adapters.report.load import load_summary
     from hf_adapters.sweep.controls import candidates, run_controls
+    from hf_adapters.sweep.own_examples import example_control
 
     release = release_name(backend_release)
-    known = [found.name for found in hf_adapters.catalogue() if found.needed_by(release)]
+    catalogue = {found.name: found for found in hf_adapters.catalogue() if found.needed_by(release)}
+    known = list(catalogue)
     if unknown := sorted(set(adapter or ()) - set(known)):
         raise UserError(f"no adapter of {release} is called {', '.join(unknown)}: choose among {', '.join(known)}")
     names = [name for name in known if not adapter or name in adapter]
     with open_store(db) as store:
         found = candidates(load_summary(store, release=release).rows)
     done = run_controls(found, names, release=release, structures=structures, say=typer.echo)
-    console().print(_controls_table(names, found, done))
-    if any(not any(control.lost for control in done if control.adapter == name) for name in names):
+    own = {}
+    for name in (name for name in names if not found.get(name)):
+        own[name] = example_control(catalogue[name], release=release)
+        typer.echo(f"{name} left out of its own example {own[name].example}: {own[name].outcome}")
+    console().print(_controls_table(names, found, done, own))
+    lost = {control.adapter for control in done if control.lost} | {name for name in own if own[name].lost}
+    if lost != set(names):
         raise typer.Exit(1)
 
 
-def _controls_table(names: list[str], found: dict[str, Any], done: list[Any]) -> Any:
+def _controls_table(names: list[str], found: dict[str, Any], done: list[Any], own: dict[str, Any]) -> Any:
     from rich import box
     from rich.table import Table
 
@@ -105,6 +113,7 @@ def _controls_table(names: list[str], found: dict[str, Any], done: list[Any]) ->
         "compiled",
         "models lost",
         "because of",
+        *(["own example (no accepted structure uses the adapter)"] if own else []),
     ):
         table.add_column(header, overflow="fold")
     for name in names:
@@ -114,7 +123,11 @@ def _controls_table(names: list[str], found: dict[str, Any], done: list[Any]) ->
         with_it = sum(candidate.models for candidate in found.get(name, ()))
         models = sum(control.candidate.models for control in lost)
         how = ", ".join(sorted({"whole" if control.whole else "by layers" for control in lost}))
-        table.add_row(name, f"{with_it:,}", f"{len(tried)}", f"{len(lost)}", how, f"{models:,}", ", ".join(because))
+        cells = [name, f"{with_it:,}", f"{len(tried)}", f"{len(lost)}", how, f"{models:,}", ", ".join(because)]
+        if name in own:
+            rule = f" ({own[name].rule})" if own[name].rule else ""
+            cells.append(f"{own[name].example} {own[name].outcome}{rule}")
+        table.add_row(*cells)
     return table
 
 

@@ -6,9 +6,12 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hf_adapters.sweep import own_examples
+from hf_adapters.sweep.own_examples import ExampleControl
 from tests.cli.conftest import FAKE_JUDGE, Run, error_line
 
 TABLE = """rank,model_id,downloads,profile_id,match,buildable,no_profile_reason
@@ -110,6 +113,19 @@ def test_adapters_are_listed_and_shown(hf_adapters: Run) -> None:
     shown = hf_adapters("adapters", "show", "head_padding").stdout
     assert shown.startswith("head_padding: ")
     assert "ADAPTER = Adapter(" in shown
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("lost", 0), ("kept", 1), ("unusable", 1)])
+def test_controls_keep_an_adapter_s_own_example_apart_from_models(
+    outcome: Any, code: int, swept: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = ExampleControl(adapter="rotary", example="half", outcome=outcome, rule="view-stick-split", reason="")
+    monkeypatch.setattr(own_examples, "example_control", lambda *_, **__: control)
+    done = swept("adapters", "controls", "--db", "s.db", "--adapter", "rotary", COLUMNS="300")
+    assert done.returncode == code
+    assert "own example (no accepted structure uses the adapter)" in done.stdout
+    row = next(line.split() for line in done.stdout.splitlines() if line.strip().startswith("rotary  "))
+    assert row == ["rotary", "0", "0", "0", "0", "half", outcome, "(view-stick-split)"]
 
 
 def test_an_imported_ranking_can_be_swept_for_another_release(swept: Run) -> None:
