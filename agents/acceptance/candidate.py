@@ -236,7 +236,7 @@ def _with_remaining(
     except (KeyError, TypeError, ValueError, AttributeError):
         return outcome
     path = (refused.module_path or "").partition(" ")[0]
-    known = any((c.rule, _class(c)) == (refused.rule, _class(refused)) for c in causes)
+    known = any((c.rule, _kind_of_place(c)) == (refused.rule, _kind_of_place(refused)) for c in causes)
     if wrong or unequal or known or not path or any(claims.below(path, place) for place in places):
         return outcome
     return replace(outcome, remaining=refused)
@@ -250,9 +250,10 @@ def _fallback(validation: Validation, causes: Sequence[Diagnosis]) -> Diagnosis 
     return Diagnosis(kind="failed", message=f"fallback: {validation.reason}", op=op)
 
 
-def _class(diagnosis: Diagnosis) -> str:
-    """The class in parentheses of a diagnosis."""
-    return (diagnosis.module_path or "").partition(" ")[2]
+def _kind_of_place(diagnosis: Diagnosis) -> str:
+    """The class in parentheses of a diagnosis; the path where the compiler names no class."""
+    path, _, name = (diagnosis.module_path or "").partition(" ")
+    return name or path
 
 
 def _said(answer: Answer, found: Validation) -> str:

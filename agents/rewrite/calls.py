@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from hf_adapters.agents.localise import PUBLIC_SEED
 from hf_adapters.agents.subject import Subject
+from hf_adapters.patching import patch_report
 from hf_adapters.validation.functions import Call
 from hf_adapters.validation.inputs import draw, spec_of
 
@@ -18,8 +20,23 @@ _LENGTHS = ((64, 23), (128, 40, 97))
 """Tokens of the rows of the two batches. Whole sticks, as the runner pads them."""
 
 
-def recorded(subject: Subject, path: str) -> tuple[nn.Module, tuple[Call, Call]]:
-    """A copy of the module at `path`, patched as the subject's adapters patch it, and its first call in two forwards.
+@dataclass(frozen=True)
+class Called:
+    """A module that is traced, and two calls of it.
+
+    Attributes:
+        module: a copy.
+        placed: a copy as all adapters of the subject leave it.
+        calls: its first one in each of two forwards.
+    """
+
+    module: nn.Module
+    placed: nn.Module
+    calls: tuple[Call, Call]
+
+
+def recorded(subject: Subject, path: str) -> Called:
+    """The module at `path`, patched as the subject's adapters patch it, and its first call in two forwards.
 
     Raises:
         LookupError: there is no such module, or it is not called.
@@ -27,16 +44,40 @@ def recorded(subject: Subject, path: str) -> tuple[nn.Module, tuple[Call, Call]]
     model = subject.build()
     found: list[Call] = []
     with subject.patched(model) as patched:
-        try:
-            module = patched.get_submodule(path)
-        except AttributeError as error:
-            raise LookupError(f"the model has no module {path!r}") from error
+        module = _below(patched, path)
         inner = copy.deepcopy(module)
         for lengths in _LENGTHS:
             found += _first(patched, module, lengths)
     if len(found) != len(_LENGTHS):
         raise LookupError(f"the module {path!r} is not called")
-    return inner, (found[0], found[1])
+    return Called(inner, inner, (found[0], found[1]))
+
+
+def bare(called: Called, subject: Subject, path: str) -> Called | None:
+    """The same without the adapters that change something at `path` or below it; None when there are none.
+
+    A form of such a module stands for what they do as well. The calls stay those of the patched model.
+    """
+    model = subject.build()
+    inside = path and f"{path}."
+    with subject.patched(model) as patched:
+        names = [
+            adapter.name
+            for adapter in patch_report(patched).adapters
+            if any(site.path == path or site.path.startswith(inside) for site in adapter.sites)
+        ]
+    if not names:
+        return None
+    others = replace(subject, without=(*subject.without, *names))
+    with others.patched(subject.build()) as patched:
+        return replace(called, module=copy.deepcopy(_below(patched, path)))
+
+
+def _below(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        raise LookupError(f"the model has no module {path!r}") from error
 
 
 def _first(model: nn.Module, module: nn.Module, lengths: tuple[int, ...]) -> list[Call]:

@@ -7,14 +7,12 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from torch import nn
-
 from hf_adapters.agents.protocol import BudgetSpent, Cost, Draft, DraftTask, NoDraft
-from hf_adapters.agents.rewrite.calls import recorded
+from hf_adapters.agents.rewrite.calls import Called, bare, recorded
 from hf_adapters.agents.rewrite.emit import Emitted, emit
+from hf_adapters.agents.rewrite.modules import changed_inside, openable
 from hf_adapters.agents.rewrite.search import Found, Search
-from hf_adapters.agents.rewrite.trace import Untraceable, openable, trace
-from hf_adapters.validation.functions import Call
+from hf_adapters.agents.rewrite.trace import Untraceable, trace
 
 _COMPILATIONS = 40
 """Candidates of one draft that the compiler is asked about."""
@@ -58,11 +56,8 @@ class RewriteDrafter:
         deadline = time.monotonic() + limit if limit else float("inf")
         for path in _paths(task):
             try:
-                module, calls = recorded(task.subject, path)
-                found, inside = self._forms(task, (path, module, calls), (), deadline, say)
-                if not found and inside and (opened := openable(module)):
-                    found, _ = self._forms(task, (path, module, calls), opened, deadline, say)
-            except (Untraceable, LookupError) as error:
+                found = self._of_module(task, path, deadline, say)
+            except LookupError as error:
                 say(f"{path or 'the model'}: {error}")
                 continue
             if found:
@@ -71,19 +66,39 @@ class RewriteDrafter:
                 raise BudgetSpent(f"no form was found in {limit:.0f} seconds")
         raise NoDraft("no form of the failing module that the rule book reaches lowers")
 
+    def _of_module(self, task: DraftTask, path: str, deadline: float, say: Any) -> list[Found]:
+        """Forms of the module as other adapters leave it, and of the one without what they do there."""
+        called = recorded(task.subject, path)
+        found, inside = self._forms(task, path, called, (), deadline, say)
+        variants = [(called, openable(called.module))] if inside else []
+        stock = None if found else bare(called, task.subject, path)
+        if stock is not None:
+            # What others changed inside is closed to the rules, so the stock module has a better chance.
+            at = 0 if changed_inside(called.module) else len(variants)
+            variants[at:at] = [(stock, frozenset()), (stock, openable(stock.module))]
+        for form, opened in variants:
+            if found or time.monotonic() >= deadline:
+                break
+            if opened or form is stock:
+                found, _ = self._forms(task, path, form, opened, deadline, say)
+        return found
+
     def _forms(
-        self,
-        task: DraftTask,
-        called: tuple[str, nn.Module, tuple[Call, Call]],
-        opened: Collection[str],
-        deadline: float,
-        say: Any,
+        self, task: DraftTask, path: str, called: Called, opened: Collection[str], deadline: float, say: Any
     ) -> tuple[list[Found], bool]:
         """Forms of one module that lower, and whether the refused operation is inside one of its children."""
-        path, module, calls = called
-        traced = trace(module, calls, opened)
         what = f", with {len(opened)} modules inside it" if opened else ""
-        say(f"{path or 'the model'} ({type(module).__name__}): {len(list(traced.graph.nodes))} operations{what}")
+        what += "" if called.module is called.placed else ", without what other adapters do there"
+        name = f"{path or 'the model'} ({type(called.module).__name__})"
+        try:
+            traced = trace(called.module, called.calls, opened, called.placed)
+        except Untraceable as error:
+            say(f"{name}{what}: {error}")
+            return [], True
+        say(f"{name}: {len(list(traced.graph.nodes))} operations{what}")
+        if traced.foreign:
+            say(f"it reads what another adapter put there: {', '.join(traced.foreign)}")
+            return [], False
         search = Search(traced=traced, release=task.release, compilations=self.compilations, deadline=deadline, say=say)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -17,7 +17,7 @@ from hf_adapters.agents.rewrite.candidate import Candidate, Table
 from hf_adapters.agents.rewrite.examples import example_of, is_of_transformers
 from hf_adapters.agents.rewrite.own_example import own_example
 from hf_adapters.agents.rewrite.search import Found
-from hf_adapters.agents.rewrite.trace import Traced, attributes_of, bind
+from hf_adapters.agents.rewrite.trace import Traced, bind
 from hf_adapters.agents.rewrite.write import Writer, broken
 from hf_adapters.catalogue import catalogue
 
@@ -283,9 +283,9 @@ def _guards(candidate: Candidate, class_name: str, model: nn.Module) -> list[str
     same = [m for m in model.modules() if type(m).__name__ == class_name]
     graphs = " ".join(str(graph) for graph in (candidate.graph, *(t.graph for t in candidate.tables.values())))
     written = {int(digits) for digits in re.findall(r"(?<![\w.])\d+(?![\w.])", graphs)}
-    plain = attributes_of(module, candidate.traced.opened)
+    plain = candidate.traced.attributes
     names = [n for n, v in plain.items() if type(v) is int and v > 1 and v in written]
-    names += [n for n in candidate.traced.fixed if n not in names]
+    names += [n for n in candidate.traced.fixed if n not in names and n in plain]
     names += [n for n, v in plain.items() if type(v) in (bool, str)]
     checks = []
     for name in dict.fromkeys(names):

@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from hf_adapters._classes import split_class
+from hf_adapters.agents.rewrite.modules import held_by, shared_attributes
 from hf_adapters.agents.rewrite.sizes import Sizes, unify
 from hf_adapters.validation.functions import Call
 
@@ -58,6 +58,7 @@ class Traced:
         given: parameter -> constant that it was called with, for parameters that hold no tensor.
         fixed: attributes whose value stands in the graph as a number.
         opened: paths below the module whose operations are nodes.
+        placed: the module as it is where the form will be used, with what other adapters hold there.
     """
 
     module: nn.Module
@@ -67,6 +68,19 @@ class Traced:
     given: dict[str, Any]
     fixed: tuple[str, ...] = ()
     opened: tuple[str, ...] = ()
+    placed: nn.Module | None = None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Plain attributes by dotted name that a form may read: those that are the same where it will be used."""
+        return shared_attributes(self.module, self.placed or self.module, self.opened)
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Tensors that the graph reads and another adapter put there: no form can stand by itself with them."""
+        held = {name for name, _ in (*self.module.named_parameters(), *self.module.named_buffers())}
+        read = dict.fromkeys(str(n.target) for n in self.graph.nodes if n.op == "get_attr")
+        return tuple(name for name in read if name not in held and isinstance(held_by(self.module, name), Tensor))
 
     def arguments(self, call: int) -> list[Any]:
         """Values of the placeholders in one call."""
@@ -91,20 +105,23 @@ def bind(module: nn.Module, call: Call) -> dict[str, Any]:
     return named
 
 
-def trace(module: nn.Module, calls: tuple[Call, Call], opened: Collection[str] = ()) -> Traced:
+def trace(
+    module: nn.Module, calls: tuple[Call, Call], opened: Collection[str] = (), placed: nn.Module | None = None
+) -> Traced:
     """The graph of a module's forward.
 
     Args:
         module: on the CPU, float32, in evaluation mode.
         calls: two calls whose inputs have the same ranks and other sizes.
         opened: paths of modules below it whose operations become nodes, instead of one node for their call.
+        placed: see `Traced`; the module itself by default.
 
     Raises:
         Untraceable: the forward depends on values, changes tensors in place behind views, or takes different ways.
     """
     first = _record(copy.deepcopy(module), calls[0], torch.float32, opened)
     second = _record(copy.deepcopy(module), calls[1], torch.float64, opened)
-    sizes = Sizes.of(first.shapes, second.shapes, attributes_of(module, opened), first.floating)
+    sizes = Sizes.of(first.shapes, second.shapes, shared_attributes(module, placed or module, opened), first.floating)
     try:
         graph = unify(first.graph, second.graph, sizes)
     except ValueError as error:
@@ -123,15 +140,8 @@ def trace(module: nn.Module, calls: tuple[Call, Call], opened: Collection[str] =
         given=first.given,
         fixed=fixed,
         opened=tuple(sorted(opened)),
+        placed=placed,
     )
-
-
-def attributes_of(module: nn.Module, opened: Collection[str]) -> dict[str, Any]:
-    """Plain attributes by dotted name: the module's, and those of what was opened below it."""
-    found = dict(vars(module))
-    for path in sorted(opened):
-        found |= {f"{path}.{name}": value for name, value in vars(module.get_submodule(path)).items()}
-    return {name: value for name, value in found.items() if not name.rpartition(".")[2].startswith(("_", "training"))}
 
 
 @dataclass
@@ -141,12 +151,6 @@ class _Recorded:
     inputs: dict[str, tuple[str, int | None]]
     given: dict[str, Any]
     floating: set[str] = field(default_factory=set)
-
-
-def openable(module: nn.Module) -> frozenset[str]:
-    """Paths of the modules below this one that are not PyTorch's own."""
-    inside = ((path, split_class(type(m))[0]) for path, m in module.named_modules() if path)
-    return frozenset(path for path, stock in inside if not stock.__module__.startswith("torch.nn."))
 
 
 def _record(module: nn.Module, call: Call, dtype: torch.dtype, opened: Collection[str]) -> _Recorded:

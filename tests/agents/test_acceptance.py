@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,14 @@ def test_a_failure_elsewhere_is_told() -> None:
     assert found.remaining is not None
     assert (found.remaining.kind, found.remaining.module_path) == ("refused", doubles.ELSEWHERE.module_path)
     assert forged(STOPPED, kind="refused", stage="device").remaining is None
+
+
+def test_places_without_a_class_are_told_apart_by_their_paths() -> None:
+    cause = replace(doubles.DIAGNOSIS, module_path="encoder.layer.0")
+    for path, again in (("encoder.layer.0", True), ("pooler", False)):
+        stopped = {**STOPPED, "refused": {**REFUSED, "module_path": path}}
+        found = forged(stopped, kind="refused", stage="device", causes=[cause])
+        assert (found.remaining is None) == again
 
 
 @pytest.mark.parametrize("data", NO_PART.values(), ids=NO_PART)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from benchmarks.rewrite import main
 from hf_adapters.agents.rewrite.candidate import Candidate
 from hf_adapters.agents.rewrite.emit import emit
+from hf_adapters.agents.rewrite.modules import openable
 from hf_adapters.agents.rewrite.rules import (
     RULES,
     convolutions,
@@ -30,7 +31,7 @@ from hf_adapters.agents.rewrite.rules import (
     sticks,
 )
 from hf_adapters.agents.rewrite.search import Found, Search
-from hf_adapters.agents.rewrite.trace import Traced, Untraceable, openable, trace
+from hf_adapters.agents.rewrite.trace import Traced, Untraceable, trace
 from hf_adapters.agents.rewrite.write import Writer, broken
 from hf_adapters.agents.screening.policy import screen
 from hf_adapters.patching import patch_report, patch_with

@@ -16,17 +16,21 @@ from hf_adapters.agents.rewrite.rules import (
     linear_maps,
     lookups,
     masks,
+    parts,
     placement,
     powers,
     sticks,
+    sums,
 )
 
 RULES: tuple[Rule, ...] = (
     *functions.RULES,
     *powers.RULES,
+    *parts.RULES,
     *linear_maps.RULES,
     *sticks.RULES,
     *features.RULES,
+    *sums.RULES,
     *convolutions.RULES,
     *masks.RULES,
     *lookups.RULES,
@@ -42,6 +46,7 @@ IMPROVEMENTS: tuple[Rule, ...] = (*functions.RULES[:1], *sticks.IMPROVEMENTS)
 _CLAIMS: dict[Rule, Equivalence] = {
     features.whole_features: "padded",
     sticks.padded_pieces: "padded",
+    sums.whole_sums: "padded",
     placement.integers_outside: "exact",
     lookups.only_row: "exact",
     lookups.scalar_as_row: "exact",

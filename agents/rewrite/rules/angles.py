@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from hf_adapters.agents.rewrite import tables
 from hf_adapters.agents.rewrite.candidate import Candidate
-from hf_adapters.agents.rewrite.forms import POINTWISE, is_float, kind, operands, replace_with, shape, value
-from hf_adapters.agents.rewrite.trace import attributes_of
+from hf_adapters.agents.rewrite.forms import POINTWISE, STICK, is_float, kind, operands, replace_with, shape, value
 
 _TRIGONOMETRIC = ("sin", "cos")
 
@@ -46,8 +45,10 @@ def table_of_angles(candidate: Candidate, node: fx.Node) -> str | None:
         device = candidate.graph.call_function(getattr, (positions, "device"))
         there = candidate.graph.call_method("to", (table,), {"device": device})
         looked = candidate.graph.call_function(F.embedding, (positions, there))
-        halves = candidate.graph.call_method("chunk", (looked, 2), {"dim": -1})
-        first, rest = (candidate.graph.call_function(operator.getitem, (halves, i)) for i in range(2))
+        # Columns that begin inside a stick cannot be given to another operation.
+        starts = (0, _whole(width))
+        columns: list[Any] = [(Ellipsis, slice(start or None, start + width)) for start in starts]
+        first, rest = (candidate.graph.call_function(operator.getitem, (looked, each)) for each in columns)
         new = candidate.graph.call_function(operator.add, (first, rest))
     replace_with(candidate.graph, top, new)
     candidate.relies = tuple(dict.fromkeys((*candidate.relies, rows[0])))
@@ -98,7 +99,7 @@ def _downwards(node: fx.Node, inside: set[fx.Node], outside: set[fx.Node]) -> fx
 def _rows(candidate: Candidate, positions: fx.Node) -> tuple[str, int] | None:
     """(attribute, its value): the number of positions that the module knows."""
     seen = max(int(positions.meta[key].max()) for key in ("value", "other")) + 1
-    plain = attributes_of(candidate.traced.module, candidate.traced.opened)
+    plain = candidate.traced.attributes
     named = {n: v for n, v in plain.items() if type(v) is int and v >= seen and "max" in n}
     return min(named.items(), key=lambda item: item[1]) if named else None
 
@@ -124,9 +125,17 @@ def _table(
         except KeyError:
             return None
     exact = graph.call_method("reshape", (places[top], rows, shape(top)[-1]))
-    rounded = graph.call_method("double", (graph.call_method("float", (exact,)),))
-    graph.output(graph.call_function(torch.cat, ((rounded, graph.call_function(operator.sub, (exact, rounded))), -1)))
+    rounded: Any = graph.call_method("double", (graph.call_method("float", (exact,)),))
+    rest: Any = graph.call_function(operator.sub, (exact, rounded))
+    width = shape(top)[-1]
+    if extra := _whole(width) - width:
+        rounded, rest = (graph.call_function(F.pad, (part, (0, extra))) for part in (rounded, rest))
+    graph.output(graph.call_function(torch.cat, ((rounded, rest), -1)))
     return graph
+
+
+def _whole(width: int) -> int:
+    return width + -width % STICK
 
 
 RULES = (table_of_angles,)

@@ -6,13 +6,15 @@ of the identity.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, fx
 from torch.fx.node import Argument
 
 from hf_adapters.agents.rewrite import tables
 from hf_adapters.agents.rewrite.candidate import Candidate
-from hf_adapters.agents.rewrite.forms import kind, operands, replace_with, shape, value
+from hf_adapters.agents.rewrite.forms import kind, number, operands, replace_with, shape, value
 
 _MOVES = frozenset({
     "getitem", "neg", "cat", "stack", "flatten", "chunk", "split", "unbind", "narrow", "select", "flip", "roll",
@@ -28,7 +30,7 @@ def last_dimension_map(candidate: Candidate, node: fx.Node) -> str | None:
     source = tables.anchor(candidate)
     for start in _starts(node):
         inside = _between(start, node)
-        graph = _of_identity(start, node, inside)
+        graph = _of_identity(candidate, start, node, inside)
         if graph is None or source is None or len(inside) < 2:
             continue
         with candidate.graph.inserting_before(node):
@@ -39,6 +41,22 @@ def last_dimension_map(candidate: Candidate, node: fx.Node) -> str | None:
         replace_with(candidate.graph, node, new)
         return "moves inside the last dimension -> x @ matrix of 0, 1 and -1"
     return None
+
+
+def map_between(candidate: Candidate, start: fx.Node, node: fx.Node) -> fx.Graph | None:
+    """The graph of the matrix that the moves from one node to another multiply rows by; None when they are none."""
+    inside = _between(start, node)
+    if not inside or any(kind(n) not in _MOVES and isinstance(value(n), Tensor) for n in inside):
+        return None
+    graph = _of_identity(candidate, start, node, inside)
+    if graph is None:
+        return None
+    held = candidate.traced.module.get_parameter(tables.anchor(candidate) or "").detach().double()
+    try:
+        matrix = fx.Interpreter(fx.GraphModule(torch.nn.Module(), graph)).run(held)
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return None
+    return graph if isinstance(matrix, Tensor) and _is_map(start, node, matrix) else None
 
 
 def _starts(node: fx.Node) -> list[fx.Node]:
@@ -72,16 +90,20 @@ def _between(start: fx.Node, node: fx.Node) -> list[fx.Node]:
     return [n for n in node.graph.nodes if n in inside]
 
 
-def _of_identity(start: fx.Node, node: fx.Node, inside: list[fx.Node]) -> fx.Graph | None:
-    """The same moves, of an identity matrix as wide as the rows."""
+def _of_identity(candidate: Candidate, start: fx.Node, node: fx.Node, inside: list[fx.Node]) -> fx.Graph | None:
+    """The same moves, of an identity matrix as wide as the rows; numbers that the module holds stand in it."""
     if not shape(start):
         return None
     graph = fx.Graph()
-    places: dict[fx.Node, fx.Node] = {}
+    places: dict[fx.Node, Any] = {}
     like = graph.placeholder("like")
     kwargs: dict[str, Argument] = {"dtype": graph.call_function(getattr, (like, "dtype"))}
     places[start] = graph.call_function(torch.eye, (shape(start)[-1],), kwargs)
     for each in inside:
+        if each.op == "get_attr" and number(each) is not None:
+            places[each] = number(each)
+            candidate.relies = tuple(dict.fromkeys((*candidate.relies, str(each.target))))
+            continue
         try:
             places[each] = graph.node_copy(each, lambda n: places[n])
         except KeyError:

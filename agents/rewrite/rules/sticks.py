@@ -1,4 +1,4 @@
-"""Pieces of rows that are no whole sticks: spread by a matrix of 0 and 1 until they are, and gathered again."""
+"""Pieces of rows that are no whole sticks, padded with zeros from where rows are cut to where they are joined."""
 
 from __future__ import annotations
 
@@ -12,44 +12,9 @@ from torch.nn import functional as F
 
 from hf_adapters.agents.rewrite import tables
 from hf_adapters.agents.rewrite.candidate import Candidate, Table
-from hf_adapters.agents.rewrite.forms import STICK, argument, kind, replace_with, shape
-
-
-def _split(node: fx.Node) -> tuple[int, int] | None:
-    """(pieces, width) when a reshape cuts rows into pieces that are no whole sticks."""
-    if kind(node) not in ("reshape", "unflatten"):
-        return None
-    before, after = shape(node.args[0]), shape(node)
-    if len(after) < 2 or len(after) != len(before) + 1:
-        return None
-    pieces, width = after[-2:]
-    return (pieces, width) if pieces * width == before[-1] and width % STICK and before[-1] % STICK == 0 else None
-
-
-def _merge(node: fx.Node) -> tuple[int, int] | None:
-    """(pieces, width) when a reshape puts such pieces beside each other."""
-    if kind(node) not in ("reshape", "flatten"):
-        return None
-    before, after = shape(node.args[0]), shape(node)
-    if len(before) < 2 or len(after) != len(before) - 1:
-        return None
-    pieces, width = before[-2:]
-    return (pieces, width) if pieces * width == after[-1] else None
-
-
-def _keeps(node: fx.Node, width: int) -> bool:
-    """Whether a reshape moves whole pieces of this width."""
-    if kind(node) not in ("reshape", "expand") or len(node.args) < 2:
-        return False
-    before, after = shape(node.args[0]), shape(node)
-    return bool(before and after) and before[-1] == after[-1] == width
-
-
-def _resize(node: fx.Node, padded: int) -> None:
-    """Give a reshape that keeps the last dimension the padded size there."""
-    sizes = node.args[1] if isinstance(node.args[1], (tuple, list)) else node.args[1:]
-    changed = [*sizes[:-1], padded if sizes[-1] != -1 else -1]
-    node.args = (node.args[0], tuple(changed)) if isinstance(node.args[1], (tuple, list)) else (node.args[0], *changed)
+from hf_adapters.agents.rewrite.forms import STICK, kind, replace_with, shape
+from hf_adapters.agents.rewrite.pieces import PADDED, Pieces, merge_of, split_of
+from hf_adapters.agents.rewrite.products import linear_of
 
 
 def spread_matrix(pieces: int, width: int, padded: int) -> fx.Graph:
@@ -58,67 +23,106 @@ def spread_matrix(pieces: int, width: int, padded: int) -> fx.Graph:
     like = graph.placeholder("like")
     dtype = graph.call_function(getattr, (like, "dtype"))
     eye = graph.call_function(torch.eye, (pieces * width,), {"dtype": dtype})
-    cut = graph.call_method("reshape", (eye, pieces * width, pieces, width))
-    wide = graph.call_function(F.pad, (cut, (0, padded - width)))
-    graph.output(graph.call_method("reshape", (wide, pieces * width, pieces * padded)))
+    graph.output(_spread(graph, eye, pieces, width, padded))
     return graph
 
 
+def _spread(graph: fx.Graph, held: fx.Node, pieces: int, width: int, padded: int) -> fx.Node:
+    """Zeros at the end of each piece of the last dimension."""
+    cut = graph.call_method("unflatten", (held, -1, (pieces, width)))
+    wide = graph.call_function(F.pad, (cut, (0, padded - width)))
+    return graph.call_method("flatten", (wide, -2))
+
+
+def _spread_rows(graph: fx.Graph, held: fx.Node, pieces: int, width: int, padded: int) -> fx.Node:
+    """The same for the first dimension of a weight `[out, in]`."""
+    turned = graph.call_method("transpose", (held, 0, 1))
+    wide = _spread(graph, turned, pieces, width, padded)
+    return graph.call_method("transpose", (wide, 0, 1))
+
+
 def padded_pieces(candidate: Candidate, node: fx.Node) -> str | None:
-    """All pieces of one width padded with zeros to whole sticks, from where rows are cut to where they are joined."""
-    found = _split(node) or _merge(node)
+    """All pieces of one width padded with zeros to whole sticks, from where rows are cut to where they are joined.
+
+    Where a linear makes the rows or takes them, its weight is spread; elsewhere a matrix of 0 and 1 does it.
+    """
+    found = split_of(node) or merge_of(node)
     source = tables.anchor(candidate)
-    if found is None or source is None:
+    if found is None or source is None or found[1] % STICK == 0:
         return None
-    _, width = found
+    width = found[1]
     padded = math.ceil(width / STICK) * STICK
-    splits = [n for n in candidate.graph.nodes if (cut := _split(n)) is not None and cut[1] == width]
-    merges = [n for n in candidate.graph.nodes if (cut := _merge(n)) is not None and cut[1] == width]
-    if not splits or not merges:
-        return None
-    for each in [n for n in candidate.graph.nodes if _keeps(n, width)]:
-        _resize(each, padded)
-    for each in splits:
-        cut = _split(each)
-        assert cut is not None
-        _pad_split(candidate, each, cut[0], width, padded, source)
-    for each in merges:
-        cut = _merge(each)
-        assert cut is not None
-        _pad_merge(candidate, each, cut[0], width, padded, source)
-    for each in candidate.graph.nodes:
-        if kind(each) == "scaled_dot_product_attention" and argument(each, 6, "scale") is None:
-            each.kwargs = {**each.kwargs, "scale": width**-0.5}
-    return f"pieces of {width} padded with zeros to {padded}, spread and gathered by matrices of 0 and 1"
+    pieces = Pieces(candidate, width, padded)
+    joined = False
+    for each in list(candidate.graph.nodes):
+        cut, join = split_of(each), merge_of(each)
+        if cut is not None and cut[1] == width and not pieces.holds(each.args[0]):
+            pieces.note(_split(candidate, each, cut[0], width, padded, source))
+        elif join is not None and pieces.holds(each.args[0]):
+            joined |= _merge(candidate, each, join[0], width, padded, source)
+        elif not pieces.carry(each):
+            return None
+    return f"pieces of {width} padded with zeros to {padded}, from where rows are cut to where they are joined" * joined
 
 
-def _spread(candidate: Candidate, pieces: int, width: int, padded: int, source: str) -> fx.Node | None:
+def _split(candidate: Candidate, node: fx.Node, pieces: int, width: int, padded: int, source: str) -> fx.Node:
+    graph, rows = candidate.graph, node.args[0]
+    linear = linear_of(candidate, rows)
+    assert isinstance(rows, fx.Node)
+    with graph.inserting_before(node):
+        wide: Any = None
+        if linear is not None and len(rows.users) == 1:
+            about = f"with zeros at the end of each of {pieces} pieces of {width} outputs, up to {padded}."
+            wide = linear.call(
+                candidate,
+                lambda g, w: _spread_rows(g, w, pieces, width, padded),
+                lambda g, b: _spread(g, b, pieces, width, padded),
+                about,
+            )
+        if wide is None:
+            matrix = _matrix(candidate, pieces, width, padded, source)
+            wide = graph.call_function(torch.matmul, (rows, matrix))
+        sizes: Any = graph.call_function(getattr, (rows, "shape"))
+        leading = [graph.call_function(operator.getitem, (sizes, i)) for i in range(len(shape(rows)) - 1)]
+        new = graph.call_method("reshape", (wide, *leading, pieces, padded))
+    wide.meta, new.meta = dict(rows.meta), {**node.meta, PADDED: True}
+    # The sizes are those of what the linear was given.
+    if linear is not None and wide.target is F.linear:
+        sizes.args = (linear.input, "shape")
+    replace_with(graph, node, new)
+    return new
+
+
+def _merge(candidate: Candidate, node: fx.Node, pieces: int, width: int, padded: int, source: str) -> bool:
+    graph = candidate.graph
+    with graph.inserting_before(node):
+        flat = graph.call_method("flatten", (node.args[0], -2))
+    flat.meta = {**node.meta, PADDED: True}
+    (user, *more) = node.users
+    linear = linear_of(candidate, user)
+    if linear is not None and not more:
+        node.replace_all_uses_with(flat)
+        linear = linear_of(candidate, user)
+        assert linear is not None
+        with graph.inserting_before(user):
+            about = f"with zeros at the end of each of {pieces} pieces of {width} inputs, up to {padded}."
+            new = linear.call(candidate, lambda g, w: _spread(g, w, pieces, width, padded), None, about)
+        if new is not None:
+            new.meta = dict(user.meta)
+            replace_with(graph, user, new)
+            return True
+    with graph.inserting_before(node):
+        matrix = _matrix(candidate, pieces, width, padded, source)
+        back = graph.call_method("transpose", (matrix, -1, -2))
+        new = graph.call_function(torch.matmul, (flat, back))
+    new.meta = dict(node.meta)
+    replace_with(graph, node, new)
+    return True
+
+
+def _matrix(candidate: Candidate, pieces: int, width: int, padded: int, source: str) -> fx.Node | None:
     about = f"Spreads {pieces} pieces of {width} to {padded} each, with zeros at their ends."
     return tables.add(candidate, "spread", spread_matrix(pieces, width, padded), (source,), about)
-
-
-def _pad_split(candidate: Candidate, node: fx.Node, pieces: int, width: int, padded: int, source: str) -> None:
-    graph = candidate.graph
-    with graph.inserting_before(node):
-        matrix = _spread(candidate, pieces, width, padded, source)
-        wide = graph.call_function(torch.matmul, (node.args[0], matrix))
-        sizes = (*_leading(graph, node), pieces, padded)
-        replace_with(graph, node, graph.call_method("reshape", (wide, *sizes)))
-
-
-def _pad_merge(candidate: Candidate, node: fx.Node, pieces: int, width: int, padded: int, source: str) -> None:
-    graph = candidate.graph
-    with graph.inserting_before(node):
-        matrix = _spread(candidate, pieces, width, padded, source)
-        flat = graph.call_method("flatten", (node.args[0], -2))
-        back = graph.call_method("transpose", (matrix, -1, -2))
-        replace_with(graph, node, graph.call_function(torch.matmul, (flat, back)))
-
-
-def _leading(graph: fx.Graph, node: fx.Node) -> tuple[Any, ...]:
-    sizes = graph.call_function(getattr, (node.args[0], "shape"))
-    rank = len(shape(node.args[0]))
-    return tuple(graph.call_function(operator.getitem, (sizes, i)) for i in range(rank - 1))
 
 
 def fold_into_linear(candidate: Candidate, node: fx.Node) -> str | None:
