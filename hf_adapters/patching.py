@@ -81,7 +81,10 @@ class PatchedTransformer(PatchedModel):
             self.__dict__["config"] = patched_config
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.compiler.disable(  # type: ignore[untyped-decorator, no-untyped-call]
+    reason="what hf_adapters derived from parameters is made anew when they have changed, and that is no part of a "
+    "graph; call torch.compile without fullgraph=True, or hf_adapters.compile(model)"
+)
 def _refresh_outside_graph(model: Any) -> None:
     model.__dict__[STATE].patcher.refresh()
 

@@ -12,7 +12,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hf_adapters.adapters import _probe
@@ -25,16 +24,19 @@ _WITHIN = 12
 
 
 class FloatTokenMask(nn.Module):
-    """Mixin for the model: ``attention_mask`` ``[batch, tokens]`` arrives in the dtype of the parameters."""
+    """Mixin for the model: ``attention_mask`` ``[batch, tokens]`` arrives in the dtype of the parameters.
+
+    Attributes:
+        mask_names: names of the forward arguments, in their order.
+    """
 
     keeps_signature = True
+    mask_names: tuple[str, ...]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As stock."""
         stock: Any = super().forward
-        if torch.compiler.is_compiling():
-            return stock(*args, **kwargs)
-        given = _probe.bound_arguments(self, args, kwargs)
+        given = {**dict(zip(self.mask_names, args, strict=False)), **kwargs}
         mask = given.get(NAME)
         if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point():
             parameter = next(p for p in self.parameters() if p.is_floating_point())

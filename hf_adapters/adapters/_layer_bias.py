@@ -60,7 +60,7 @@ class HostBias(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """As stock; ``position_bias`` is ``[1, heads, tokens, tokens]``."""
-        if position_bias is None and kwargs.get("cache") is None and not torch.compiler.is_compiling():
+        if position_bias is None and kwargs.get("cache") is None:
             position_bias = host_bias(self.get_submodule(self.bias_from), hidden_states)
         return super().__call__(hidden_states, attention_mask, position_bias, *args, **kwargs)
 

@@ -29,7 +29,7 @@ class HostTokenDropout(nn.Module):
         inputs_embeds: Tensor | None = None,
     ) -> Any:
         """As stock; the embeddings of the tokens are made here, with mask tokens at zero and the others scaled."""
-        if input_ids is not None and not torch.compiler.is_compiling():
+        if input_ids is not None:
             if inputs_embeds is None:
                 inputs_embeds = self.word_embeddings(input_ids)
             factor = self._factor(input_ids.cpu(), attention_mask)

@@ -39,21 +39,22 @@ class HostPositions(nn.Module):
 
     Attributes:
         position_padding: the padding token, from which positions count.
+        position_names: names of the forward arguments, in their order.
     """
 
     keeps_signature = True
     position_padding: int
+    position_names: tuple[str, ...]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; missing ``position_ids`` are computed on the host and moved to the device of ``input_ids``."""
         stock: Any = super().forward
-        if torch.compiler.is_compiling():
-            return stock(*args, **kwargs)
-        given = _probe.bound_arguments(self, args, kwargs)
+        given = {**dict(zip(self.position_names, args, strict=False)), **kwargs}
         ids = given.get("input_ids")
         no_cache = given.get("cache") is None and given.get("past_key_values") is None
         if isinstance(ids, Tensor) and given.get("position_ids") is None and no_cache:
-            kwargs["position_ids"] = positions_after_padding(ids.cpu(), self.position_padding).to(ids.device)
+            given["position_ids"] = positions_after_padding(ids.cpu(), self.position_padding).to(ids.device)
+            return stock(**given)
         return stock(*args, **kwargs)
 
 
@@ -99,7 +100,8 @@ def _sites(model: nn.Module) -> list[Site]:
     found = bias_sites(model)
     if computes_with_masks(model):
         before, after = "computes with integer masks", "masks as numbers of the model's dtype"
-        found.append(Site(path="", kind="float mask", before=before, after=after))
+        meta: dict[str, Any] = {"names": _names(model)}
+        found.append(Site(path="", kind="float mask", before=before, after=after, meta=meta))
     for path, module in model.named_modules():
         arguments = inspect.signature(type(module).forward).parameters
         if drops_tokens(module):
@@ -108,13 +110,18 @@ def _sites(model: nn.Module) -> list[Site]:
         elif {"input_ids", "position_ids"} <= set(arguments) and not isinstance(module, HostPositions):
             padding = next((p for p in map(_counted_from, module.children()) if p is not None), None)
             if padding is not None and not isinstance(getattr(module, "padding_idx", None), int):
-                meta = {"padding": padding}
+                meta = {"names": _names(module), "padding": padding}
                 before, after = "positions counted on the device", "positions counted on the host"
                 found.append(Site(path=path, kind="positions", before=before, after=after, meta=meta))
         elif not isinstance(module, HostPositionBias) and _proven(module):
             before, after = "position buckets on the device", "position buckets on the host"
             found.append(Site(path=path, kind="position bias", before=before, after=after))
     return found
+
+
+def _names(module: nn.Module) -> tuple[str, ...]:
+    """Names of the forward arguments; inside of a graph no signature can be asked."""
+    return tuple(name for name in inspect.signature(type(module).forward).parameters if name != "self")
 
 
 def _proven(module: Any) -> bool:
@@ -135,11 +142,12 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     elif site.kind == "token dropout":
         patcher.swap_class(module, HostTokenDropout)
     elif site.kind == "float mask":
-        patcher.swap_class(module, FloatTokenMask)
+        patcher.swap_class(module, FloatTokenMask, mask_names=site.meta["names"])
     elif site.kind in ("bound", "layer bias"):
         apply_bias(patcher, model, site)
     else:
-        patcher.swap_class(module, HostPositions, position_padding=site.meta["padding"])
+        padding, names = site.meta["padding"], site.meta["names"]
+        patcher.swap_class(module, HostPositions, position_padding=padding, position_names=names)
 
 
 def _model(family: str) -> nn.Module:

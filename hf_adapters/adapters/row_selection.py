@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hf_adapters.adapters import _probe
-from hf_adapters.adapters._sticks import round_up
+from hf_adapters.adapters._host_integers import HostIntegers, rows_by_product
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
 
@@ -66,13 +65,7 @@ def select_rows(states: Tensor, index: Tensor | int) -> Tensor:
     where = torch.as_tensor(index).cpu().long().expand(states.shape[0])
     if bool(((where < -tokens) | (where >= tokens)).any()):
         raise IndexError(f"index out of range: rows hold {tokens} tokens, asked for {where.tolist()}")
-    width = round_up(tokens)
-    if width > tokens:
-        # A matmul sums whole sticks (D6.11); CLIP refuses to be padded beyond its 77 positions.
-        missing = states.new_zeros((states.shape[0], width - tokens, states.shape[2]))
-        states = torch.cat([states, missing], dim=1)
-    chosen = F.one_hot(where % tokens, width).to(states.dtype)[:, None, :].to(states.device)
-    return torch.matmul(chosen, states).squeeze(1)
+    return rows_by_product(states, where)
 
 
 class SelectableNorm(nn.Module):
@@ -105,6 +98,9 @@ class PlainOutputs(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As stock."""
+        if torch.compiler.is_compiling():
+            with HostIntegers():
+                return super().forward(*args, **kwargs)
         outputs = super().forward(*args, **kwargs)
         if isinstance(outputs, tuple):
             return tuple(o.as_subclass(Tensor) if isinstance(o, SelectableRows) else o for o in outputs)

@@ -355,6 +355,7 @@ def _graph(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec) 
 
 
 def _compile(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec) -> Callable[..., Any]:
+    from torch._guards import tracing
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
@@ -363,7 +364,9 @@ def _compile(op: torch._ops.OpOverload, leaves: list[Any], spec: pytree.TreeSpec
 
     compiler.register()
     cached = decisions.active() is None
-    with torch.no_grad(), unwrapped(), decisions.ignored(), config.patch(fx_graph_cache=cached):
+    # Inductor folds constants by running them: this may be inside the compilation of another graph, whose own it is.
+    alone = tracing(None)
+    with torch.no_grad(), unwrapped(), decisions.ignored(), config.patch(fx_graph_cache=cached), alone:
         examples = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
         return _detached(compile_fx(_graph(op, leaves, spec), examples))
 
