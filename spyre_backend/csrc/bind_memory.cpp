@@ -2,6 +2,7 @@
 
 #include "devices.h"
 #include "memory.h"
+#include "pinned.h"
 #include "streams.h"
 #include "view.h"
 
@@ -50,6 +51,7 @@ void bind_memory(py::module_& m) {
   m.def("memory_limit", &memory_limit);
   m.def("memory_room", [](int device) { return largest_and_free(index_of(device)); });
   m.def("empty_cache", &empty_cache);
+  m.def("set_dma_maps", &set_dma_maps, py::arg("most"));
 }
 
 } // namespace spyre

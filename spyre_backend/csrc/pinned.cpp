@@ -12,11 +12,9 @@
 namespace spyre {
 namespace {
 
-// Maps that a VFIO container has room for (D1.4); each pinned buffer takes one.
-constexpr size_t kMapsMax = 65'535;
-
 struct Pinned {
   std::mutex mutex;
+  size_t most = 0; // maps that a VFIO container has room for (D1.4); each pinned buffer takes one
   std::map<const char*, size_t> ranges;
   at::HostStats stats;
 };
@@ -47,6 +45,7 @@ void release(void* pointer) {
 struct PinnedAllocator final : at::HostAllocator {
   at::DataPtr allocate(size_t nbytes) override {
     check_not_forked();
+    initialise(); // hands over the limit
     if (nbytes == 0) {
       return {nullptr, nullptr, &release, at::DeviceType::CPU};
     }
@@ -54,9 +53,9 @@ struct PinnedAllocator final : at::HostAllocator {
     std::lock_guard<std::mutex> lock(all.mutex);
     TORCH_CHECK_WITH(
         OutOfMemoryError,
-        all.ranges.size() < kMapsMax,
+        all.ranges.size() < all.most,
         "Spyre: RAS::VFIO::MapDMAFailed: No space left on device: ",
-        kMapsMax,
+        all.most,
         " pinned buffers are mapped for DMA already. Free some, or pin fewer and larger ones.");
     void* pointer = c10::alloc_cpu(nbytes);
     all.ranges[static_cast<const char*>(pointer)] = nbytes;
@@ -109,6 +108,12 @@ PinnedAllocator host_allocator;
 
 at::HostAllocator* pinned_allocator() {
   return &host_allocator;
+}
+
+void set_dma_maps(size_t most) {
+  auto& all = pinned();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.most = most;
 }
 
 bool is_pinned_pointer(const void* pointer) {

@@ -6,6 +6,7 @@
 namespace spyre {
 
 at::HostAllocator* pinned_allocator();
+void set_dma_maps(size_t most);
 bool is_pinned_pointer(const void* pointer);
 
 } // namespace spyre

@@ -1,4 +1,4 @@
-"""Hands the numerics of the emulated release to the native copies."""
+"""Hands what native code needs of the emulated release to it: the numerics of copies, the number of DMA maps."""
 
 from __future__ import annotations
 
@@ -26,5 +26,7 @@ def apply(numerics: Numerics) -> None:
 
 
 def apply_current() -> None:
-    """Applies the numerics of the release in force."""
-    apply(current().numerics)
+    """Applies the numerics (D1.5) and the limit of pinned buffers (D1.4) of the release in force."""
+    release = current()
+    apply(release.numerics)
+    _C.set_dma_maps(release.limits.dma_maps_max)
