@@ -132,7 +132,7 @@ def _task(
         release=chosen.release,
         patch=patch or (lambda m: patched(m, release=chosen.release)),
         foreign_patch=patch is not None,
-        runner=in_dtype(runner or Device(release=chosen.release), dtype),
+        runner=in_dtype(runner or Device(release=chosen.release, watched=patch is not None), dtype),
         dtype=dtype,
         weights_before=weights_digest(model),
     )

@@ -17,7 +17,7 @@ from hf_adapters.agents.subject import Subject
 from hf_adapters.diagnose import Diagnosis, of_error
 from hf_adapters.validation import conduct, verdicts
 from hf_adapters.validation.acceptance import UnusableReference
-from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets
+from hf_adapters.validation.inputs import InputSet, spec_of, standard_sets, varied_sizes
 from hf_adapters.validation.ranges import DTYPES, choose
 from hf_adapters.validation.recording import Recording
 from hf_adapters.validation.reference import Candidate, ProcessJudge
@@ -100,6 +100,7 @@ def examine(
     input_sets = standard_sets(spec_of(model), seed)
     for draw in range(1, draws):
         input_sets += tuple(replace(s, name=f"{s.name}{draw}") for s in standard_sets(spec_of(model), seed + draw))
+    input_sets += varied_sizes(spec_of(model), seed + draws)
     with capabilities.use(chosen.release):
         precision = choose(model, on_device(input_sets))
     job = Job(
@@ -185,6 +186,7 @@ def _judged(
         Candidate(
             recording=execution.recording,
             exact=Recording(tensors_below(answer, "float64")),
+            single=Recording(tensors_below(answer, "float32")),
             multiplications=execution.multiplications,
             conduct=(*checks, *(Check(**check) for check in answer.data["checks"])),
         )

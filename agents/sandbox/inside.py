@@ -199,10 +199,9 @@ class _Worker:
         patch_with(self.model, adapters, release=self.job["release"])
         state = patch_state(self.model)
         assert state is not None
-        modules = list(self.model.named_modules())
         found: dict[str, Json] = {name: {"sites": []} for name in self.drafts}
         for name, seen in found.items():
-            seen["changed_modules"] = [path for path, module in modules if id(module) in changed[name]]
+            seen["changed_modules"] = [p for p, module in self.model.named_modules() if id(module) in changed[name]]
         for applied in state.report.adapters:
             if applied.name in found:
                 fields = ("path", "kind", "before", "after")
@@ -229,7 +228,7 @@ class _Worker:
                 again = _tensors(model(**inputs))
             doubles = all(t.dtype == torch.float64 for t in [*stock, *ours])
             error = max((_error(a, b) for a, b in zip(ours, stock, strict=False)), default=float("inf"))
-            undone = len(again) == len(stock) and all(torch.equal(a, b) for a, b in zip(again, stock, strict=True))
+            undone = len(again) == len(stock) and all(map(torch.equal, again, stock))
             complete = doubles and undone and len(ours) == len(stock)
             found.append({"name": example.name, "sites": sites, "error": min(error, 1e300), "complete": complete})
         return found
@@ -239,20 +238,20 @@ class _Worker:
         import torch
 
         from hf_adapters.patching import patch_state
-        from hf_adapters.validation.runners import Device, in_dtype, run_float64, weights_digest
+        from hf_adapters.validation.runners import Device, in_dtype, run_float64, run_reference, weights_digest
         from hf_adapters.validation.unsupported import unsupported_in
 
         assert self.model is not None
         self.stage = "device"
-        names = [adapter.name for adapter in self._adapters()]
-        runner = in_dtype(Device(adapters=names, release=self.job["release"]), getattr(torch, self.job["dtype"]))
+        names = [a.name for a in self._adapters()]
+        device = Device(adapters=names, release=self.job["release"], watched=True)
+        runner = in_dtype(device, getattr(torch, self.job["dtype"]))
         places: list[str] = []
         try:
             with self._patched(self.model) as candidate:
-                state = patch_state(candidate)
-                assert state is not None
+                state: Any = patch_state(candidate)
                 answer["adapters"] = state.report.hashes
-                places = list(dict.fromkeys(site.path for site in state.report.sites if site.path))
+                places = list({site.path: None for site in state.report.sites if site.path})
                 done = runner(candidate, self.sets, self.job["pooling"])
         except Exception as error:
             if unsupported_in(error) is None:
@@ -265,6 +264,7 @@ class _Worker:
         self.stage = "float64"
         with self._patched(self.model) as candidate:
             exact = run_float64(candidate, self.sets, self.job["pooling"])
+            single = run_reference(candidate, self.sets, self.job["pooling"])
         answer |= {
             "fallbacks": [[op, category, count] for (op, category), count in done.fallbacks.items()],
             "launches": done.launches,
@@ -276,8 +276,8 @@ class _Worker:
             "weights": weights_digest(self.model),
             "checks": self._compare(places),
         }
-        tensors = {f"device/{key}": value for key, value in done.recording.values.items()}
-        return tensors | {f"float64/{key}": value for key, value in exact.values.items()}
+        recordings = {"device": done.recording, "float64": exact, "float32": single}
+        return {f"{name}/{key}": value for name, found in recordings.items() for key, value in found.values.items()}
 
     def _compare(self, places: list[str]) -> list[Json]:
         """The patched modules against the stock ones, in float64."""

@@ -76,7 +76,8 @@ def reserved() -> frozenset[str]:
     samples += [generator, generator(), pending, generator.__code__, functools.partial, functools.cache(generator)]
     samples += [types.FrameType, types.TracebackType, types.ModuleType, types.MethodType, types.CellType]
     samples += [torch.Tensor, torch.Size, torch.dtype, torch.device, torch.Generator, nn.Parameter]
-    samples += [nn.Module, nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.Embedding, PretrainedConfig, PreTrainedModel]
+    samples += [nn.Module, nn.Module(), nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.Embedding]
+    samples += [PretrainedConfig, PreTrainedModel]
     return frozenset(name for sample in samples for name in dir(sample)) | _PATCHER
 
 

@@ -194,8 +194,10 @@ class Walk(cst.CSTVisitor):
             self._changes(node.func.value, node)
         node.func.visit(self)
         for argument in node.args:
-            # The keyword itself is no name of this file.
-            argument.value.visit(self)
+            # The keyword itself is no name of this file. Dropout may know whether the model trains, nothing else.
+            keyword = argument.keyword.value if argument.keyword is not None else ""
+            if (keyword, dotted(argument.value)) != ("training", "self.training"):
+                argument.value.visit(self)
         return False
 
     def _may_run_at_import(self, called: str | None) -> bool:

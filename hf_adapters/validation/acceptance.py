@@ -38,6 +38,8 @@ class Evidence:
     """Stock, float64."""
     exact_candidate: Recording | None
     """Patched, float64, CPU; None when the candidate is the stock model itself."""
+    single_candidate: Recording | None = None
+    """Patched, float32, CPU; None where the adapters are trusted."""
     conduct: Sequence[Check] = ()
     """What the run itself was found to do (fallbacks, launches, weights); see `conduct.py`."""
 
@@ -61,10 +63,14 @@ def judge(evidence: Evidence, thresholds: Thresholds) -> Judgement:
         checks += _usable(evidence.input_sets, evidence.exact_candidate, evidence.exact_reference, prefix="float64 ")
         equivalence, exact_error = _equivalence(evidence, thresholds)
         checks += equivalence
+    if evidence.single_candidate is not None:
+        checks += _usable(evidence.input_sets, evidence.single_candidate, evidence.reference, prefix="float32 ")
     if any(not check.passed and check.name.endswith("usable") for check in checks):
         return _rejected(checks, exact_error)
     places = tuple(_figures(place, evidence, thresholds) for place in _places(evidence.reference))
     checks += [check for figures in places for check in _floor_checks(figures, thresholds)]
+    if evidence.single_candidate is not None:
+        checks += [_single_check(figures, evidence, evidence.single_candidate) for figures in places]
     ranking, ranking_floor, ranking_checks = _ranking(evidence, thresholds)
     checks += ranking_checks
     pooled = next(figures for figures in places if figures.place == POOLED)
@@ -200,6 +206,15 @@ def _floor_checks(figures: PlaceFigures, thresholds: Thresholds) -> list[Check]:
             limit=mean,
         ),
     ]
+
+
+def _single_check(figures: PlaceFigures, evidence: Evidence, single: Recording) -> Check:
+    """In float32, which has 14 bits more than the device, a patched model stays below the floor itself."""
+    errors, _ = _errors_at(figures.place, evidence.input_sets, single, evidence.reference)
+    error = float(errors.amax())
+    return Check(
+        name="float32 equivalence", passed=error <= figures.floor, where=figures.place, value=error, limit=figures.floor
+    )
 
 
 def _ranking(evidence: Evidence, thresholds: Thresholds) -> tuple[metrics.Ranking, metrics.Ranking, list[Check]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 Padding = Literal["right", "left", "none"]
 
 WINDOW_MARGIN = 9
+MOST_ROWS = 8
 LARGE = 100_000_000
 LONGEST_EXACT, SHORTER_EXACT = 640, 160
 """Longest row for the float64 comparison alone, and that of large structures; windows of 4096 are not reached."""
@@ -158,6 +160,23 @@ def standard_sets(spec: InputSpec, seed: int) -> tuple[InputSet, ...]:
     if spec.window is not None and spec.window + WINDOW_MARGIN <= min(longest, spec.max_length):
         beyond = draw(spec, name="beyond window", lengths=(spec.window + WINDOW_MARGIN,), padding="none", seed=seed + 4)
         sets.append(replace(beyond, use="float64"))
+    return tuple(sets)
+
+
+def varied_sizes(spec: InputSpec, seed: int) -> tuple[InputSet, ...]:
+    """Batches of one to eight rows and of random lengths, for the comparison in float64 alone.
+
+    They find code that is right for the sizes of `standard_sets` only. Lengths are drawn evenly in their logarithm, up
+    to `LONGEST_EXACT` tokens for a single row and less the more rows there are.
+    """
+    generator = random.Random(seed)
+    sets = []
+    for rows in range(1, MOST_ROWS + 1):
+        longest = min(spec.max_length, (SHORTER_EXACT if spec.elements > LARGE else LONGEST_EXACT) // rows)
+        lengths = [max(1, round(longest ** generator.random())) for _ in range(rows)]
+        lengths[0] = longest if rows == 1 else lengths[0]
+        drawn = draw(spec, name=f"{rows} rows", lengths=lengths, padding="right", seed=generator.getrandbits(62))
+        sets.append(replace(drawn, use="float64"))
     return tuple(sets)
 
 

@@ -43,6 +43,8 @@ class Candidate:
     exact: Recording | None
     multiplications: int | None
     conduct: tuple[Check, ...]
+    single: Recording | None = None
+    """Patched, float32, CPU; asked of code that is not trusted."""
 
 
 class Judge(Protocol):
@@ -115,6 +117,7 @@ class InlineJudge:
             candidate=candidate.recording,
             exact_reference=self._exact or Recording({}),
             exact_candidate=candidate.exact,
+            single_candidate=candidate.single,
             conduct=(*candidate.conduct, *self._work(candidate)),
         )
         return judge(evidence, self._thresholds)
@@ -249,8 +252,9 @@ class ProcessJudge:
         self.digest()
         with tempfile.TemporaryDirectory(prefix="hf-adapters-") as folder:
             files = {"recording": _save(candidate.recording, Path(folder) / "recording.safetensors")}
-            if candidate.exact is not None:
-                files["exact"] = _save(candidate.exact, Path(folder) / "exact.safetensors")
+            for name, recording in (("exact", candidate.exact), ("single", candidate.single)):
+                if recording is not None:
+                    files[name] = _save(recording, Path(folder) / f"{name}.safetensors")
             conduct_json = json.dumps([asdict(check) for check in candidate.conduct])
             answer = self._server.call("judge", (files, candidate.multiplications, conduct_json), self._patience)
         return Judgement.from_dict(json.loads(answer))
@@ -309,12 +313,13 @@ def _open(state: dict[str, InlineJudge], request: _Request) -> str:
 
 def _judge(state: dict[str, InlineJudge], payload: tuple[dict[str, str], int | None, str]) -> str:
     files, multiplications, conduct_json = payload
-    exact = Recording(load_file(files["exact"])) if "exact" in files else None
+    given = {name: Recording(load_file(file)) for name, file in files.items()}
     checks = tuple(Check(**check) for check in json.loads(conduct_json))
     judgement = state["judge"].judge(
         Candidate(
-            recording=Recording(load_file(files["recording"])),
-            exact=exact,
+            recording=given["recording"],
+            exact=given.get("exact"),
+            single=given.get("single"),
             multiplications=multiplications,
             conduct=checks,
         )

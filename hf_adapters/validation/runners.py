@@ -24,7 +24,7 @@ from hf_adapters.validation.inputs import InputSet
 from hf_adapters.validation.places import located, regions, trail
 from hf_adapters.validation.recording import Pooling, Recording, record, repeated_layers
 from hf_adapters.validation.unsupported import raised_by_device
-from hf_adapters.validation.work import HostWork, device_work, host_work
+from hf_adapters.validation.work import HostWork, Reads, device_work, host_reads, host_work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,10 +169,14 @@ class Device:
     name = "device"
     dtype = torch.float16
 
-    def __init__(self, *, adapters: Sequence[str] | None = None, release: str | None = None) -> None:
-        """`adapters` as `only` of `hf_adapters.compile`; an empty sequence compiles the stock model."""
+    def __init__(
+        self, *, adapters: Sequence[str] | None = None, release: str | None = None, watched: bool = False
+    ) -> None:
+        """`adapters` as `only` of `hf_adapters.compile`; an empty sequence compiles the stock model. `watched`: patches
+        that nobody has reviewed may not fetch values from the device inside the forward (`host_reads`)."""
         self.adapters = adapters
         self.release = release
+        self.watched = watched
 
     def __call__(self, model: nn.Module, input_sets: Sequence[InputSet], pooling: Pooling) -> Execution:
         """See `Runner`. The model is decompiled again, also after an error."""
@@ -192,6 +196,7 @@ class Device:
                 host_work() as elsewhere,
                 _located_refusals(compiled, elsewhere),
                 device_work() as work,
+                host_reads() as reads,
                 observed() as ran,
             ):
                 recording = record(compiled, on_device(input_sets), layers=layers, pooling=pooling)
@@ -204,12 +209,18 @@ class Device:
             recording=recording,
             fallbacks=counts,
             launches=launches,
-            computed_elsewhere={f"{op} on the CPU": calls for op, calls in elsewhere.operations.items()},
+            computed_elsewhere=_elsewhere(elsewhere, reads if self.watched else Reads()),
             simulated_us=simulated.kernel_us + simulated.launch_us,
             multiplications=work.multiplications,
             layers=_layers_called(recording, layers),
             seconds=time.perf_counter() - started,
         )
+
+
+def _elsewhere(compiled: HostWork, reads: Reads) -> dict[str, int]:
+    """Signs of work on the CPU that no fallback counts."""
+    found = {f"{op} on the CPU": calls for op, calls in compiled.operations.items()}
+    return {**found, "values fetched from the device inside the forward": reads.inside} if reads.inside else found
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +92,71 @@ def host_work() -> Iterator[HostWork]:
         yield found
     finally:
         compile_fx.compile_fx = stock
+
+
+@dataclass(slots=True)
+class Reads:
+    """Elements of floating-point tensors that were copied from the device to the host."""
+
+    inside: int = 0
+    """By the model's forward itself, in those calls that fetched more than one for each token."""
+    others: int = 0
+    """By the recording, and by the compiler, which folds constants."""
+
+
+@contextmanager
+def host_reads() -> Iterator[Reads]:
+    """Count what the forward of a compiled model fetches from the device while it runs in the block.
+
+    What lies outside of compiled regions runs call by call, so values that an adapter moves to the CPU there, computes
+    with and moves back leave no fallback and no graph; but they have to be fetched. Results that the caller gets, and
+    those that a recording keeps, are not fetched by the forward. A mask in floating point may be, because it says what
+    the caller's integers say.
+    """
+    from torch._inductor import compile_fx
+
+    from hf_adapters import _execution
+    from hf_adapters.validation import recording
+    from spyre_backend import _C
+
+    found = Reads()
+    stock_forward, stock_copy, stock_compile = _execution._stock_forward, recording.to_host, compile_fx.compile_fx
+
+    def forward(model: Any, state: Any) -> Any:
+        inner = stock_forward(model, state)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            before = _C.values_read() - found.others
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                fetched = _C.values_read() - found.others - before
+                found.inside += fetched if fetched > _tokens((*args, *kwargs.values())) else 0
+
+        return called
+
+    def apart(stock: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            # The compiler calls itself: what the inner call counted is not counted again.
+            before = _C.values_read() - found.others
+            try:
+                return stock(*args, **kwargs)
+            finally:
+                found.others += _C.values_read() - found.others - before
+
+        return called
+
+    _execution._stock_forward = forward
+    recording.to_host, compile_fx.compile_fx = apart(stock_copy), apart(stock_compile)
+    try:
+        yield found
+    finally:
+        _execution._stock_forward, recording.to_host, compile_fx.compile_fx = stock_forward, stock_copy, stock_compile
+
+
+def _tokens(arguments: Iterable[Any]) -> int:
+    """Rows times positions of the largest batch among a model's arguments."""
+    return max((math.prod(v.shape[:2]) for v in arguments if isinstance(v, Tensor) and v.dim() >= 2), default=0)
 
 
 def _on_host(graph: fx.Graph) -> Iterator[str]:

@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,20 @@ namespace {
 std::mutex mutex;
 std::map<std::pair<std::string, std::string>, int64_t> counts;
 std::set<std::string> warned;
+std::atomic<int64_t> reads = 0;
+thread_local int own_copies = 0;
+
+// While a fallback fetches its operands.
+struct OwnCopies {
+  OwnCopies() {
+    ++own_copies;
+  }
+  ~OwnCopies() {
+    --own_copies;
+  }
+  OwnCopies(const OwnCopies&) = delete;
+  OwnCopies& operator=(const OwnCopies&) = delete;
+};
 
 // "aten::add" with overload "Tensor" -> "aten.add.Tensor", as torch.ops prints it.
 std::string operator_name(const c10::OperatorHandle& op) {
@@ -104,6 +119,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (!takes_generator && op.hasTag(at::Tag::nondeterministic_seeded)) {
       swap.emplace();
     }
+    const OwnCopies own;
     at::native::cpu_fallback(op, stack);
   }
   const size_t returns = schema.returns().size();
@@ -140,6 +156,17 @@ std::vector<std::tuple<std::string, std::string, int64_t>> fallback_counts() {
 void reset_fallback_counts() {
   std::lock_guard<std::mutex> lock(mutex);
   counts.clear();
+}
+
+void count_read(const at::Tensor& from, const at::Tensor& to) {
+  if (own_copies == 0 && from.device().type() == c10::DeviceType::PrivateUse1 && to.device().is_cpu() &&
+      !is_integer(from.scalar_type())) {
+    reads += from.numel();
+  }
+}
+
+int64_t values_read() {
+  return reads;
 }
 
 } // namespace spyre

@@ -111,6 +111,7 @@ void bind_counters(py::module_& m) {
     count_fallback(op, category.c_str());
   });
   m.def("reset_fallback_counts", &reset_fallback_counts);
+  m.def("values_read", &values_read);
   m.def("record_launch", &count_launch);
   m.def("launch_count", &launch_count);
   m.def("reset_launch_count", &reset_launch_count);

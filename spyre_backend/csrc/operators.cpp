@@ -182,11 +182,13 @@ Tensor& set_tensor(Tensor& result, const Tensor& source) {
 }
 
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
+  count_read(self, dst);
   copy_tensor(self, dst, non_blocking);
   return dst;
 }
 
 Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
+  count_read(self, dst);
   dst.resize_(self.sizes());
   copy_tensor(self, dst);
   return dst;
@@ -194,6 +196,7 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
 
 at::Scalar local_scalar_dense(const Tensor& self) {
   auto value = at::empty({}, self.options().device(at::kCPU));
+  count_read(self, value);
   copy_tensor(self.reshape({}), value);
   return at::_local_scalar_dense(value);
 }

@@ -153,6 +153,8 @@ REFUSED_BY_THE_SCREEN = (
     with_line("hooks", "self.register_forward_hook(None)"),
     with_line("a config written to disk", "self.config.to_json_file('/tmp/x')"),
     with_line("a config loaded", "self.config.from_pretrained('x')"),
+    with_line("another result in training", "input = torch.where(torch.tensor(self.training), 0.0, input)"),
+    with_line("another result with gradients", "input = input if input.requires_grad else input * 1.0"),
     with_line("moves to the cpu", "input = input.cpu()"),
     with_line("moves to the cpu by name", "input = input.to('cpu')"),
     with_line("item", "float(input.sum().item())"),
@@ -310,6 +312,18 @@ WRONG = {
             "-30.0, 30.0, 128", "-4.0, 4.0, 128"
         ),
         "module equivalence|float64 equivalence",
+    ),
+    "wrong in float32": (
+        CUBE.replace(FORWARD, "        if input.dtype == torch.float32:\n            return input * 0.0\n" + FORWARD),
+        "float32 equivalence",
+    ),
+    "wrong for three rows": (
+        CUBE.replace(FORWARD, "        if input.shape[0] == 3:\n            return input * 0.0\n" + FORWARD),
+        "float64 equivalence",
+    ),
+    "wrong for long rows": (
+        CUBE.replace(FORWARD, "        if input.shape[1] > 90:\n            return input * 0.0\n" + FORWARD),
+        "float64 equivalence",
     ),
     "says exact": (CUBE.replace('"reassociated"', '"exact"'), "it says exact"),
     "float64": (

@@ -40,6 +40,8 @@ ALLOWED = {
     "dtype moves": "def f(x):\n    return x.to(torch.float32).square().to(x.dtype)\n",
     "an error that is handled": "def f(m):\n    try:\n        return m.get_submodule('x')\n"
     "    except AttributeError:\n        return None\n",
+    "dropout as stock writes it": "from torch.nn import functional as F\nclass A(nn.Module):\n"
+    "    def forward(self, x):\n        return F.dropout(x, p=0.1, training=self.training)\n",
     "f-strings": "def f(x):\n    return f'{x.shape[0]} rows of {x.dtype!s:>10}'\n",
     "an ellipsis index": "def f(x):\n    return x[..., None]\n",
     "derived weights": "def g(weight):\n    return weight * 2\ndef f(patcher, m):\n"

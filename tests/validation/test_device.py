@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +77,28 @@ def test_work_that_is_compiled_for_the_cpu_is_noted(monkeypatch: pytest.MonkeyPa
         assert not found.operations
         torch.compile(moved)(x)
     assert found.operations == {"sigmoid": 1, "mul": 1}
+
+
+@contextmanager
+def _finished_on_the_host(model: nn.Module) -> Iterator[nn.Module]:
+    stock = model.encoder.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        output = stock(*args, **kwargs)
+        hidden = output.last_hidden_state
+        output.last_hidden_state = (hidden.cpu() * 2.0 * 0.5).to(hidden.device)
+        return output
+
+    with replaced_forward(model.encoder, forward):
+        yield model
+
+
+def test_values_fetched_from_the_device_between_regions_are_noted() -> None:
+    found = _validated("bert", patch=_finished_on_the_host)
+    assert found.verdict == "mismatch", found.reason
+    assert "fetched from the device" in found.reason
+    assert found.multiple is not None
+    assert found.multiple < 2.5, "the numbers themselves are right"
 
 
 @pytest.mark.slow
