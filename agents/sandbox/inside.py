@@ -93,7 +93,7 @@ class _Worker:
         from torch._dynamo.mutation_guard import install_generation_tagging_init
 
         import hf_adapters.runner
-        import hf_adapters.validation.functions  # noqa: F401
+        import hf_adapters.validation.followed  # noqa: F401
         from hf_adapters.validation.inputs import InputSet
 
         self.job, self.stage = job, "build"
@@ -227,7 +227,7 @@ class _Worker:
                 unpatch(model)
                 again = _tensors(model(**inputs))
             doubles = all(t.dtype == torch.float64 for t in [*stock, *ours])
-            error = max((_error(a, b) for a, b in zip(ours, stock, strict=False)), default=float("inf"))
+            error = max(map(_error, ours, stock), default=float("inf"))
             undone = len(again) == len(stock) and all(map(torch.equal, again, stock))
             complete = doubles and undone and len(ours) == len(stock)
             found.append({"name": example.name, "sites": sites, "error": min(error, 1e300), "complete": complete})
@@ -281,7 +281,7 @@ class _Worker:
 
     def _compare(self, places: list[str]) -> list[Json]:
         """The patched modules against the stock ones, in float64."""
-        from hf_adapters.validation import functions
+        from hf_adapters.validation import followed, functions
         from hf_adapters.validation.inputs import InputSet
         from hf_adapters.validation.runners import on_device
         from hf_adapters.validation.types import Thresholds
@@ -291,6 +291,7 @@ class _Worker:
         assert self.model is not None
         tried = functions.representatives(self.model, places)
         checks = functions.compare_sites(self.model, tried, self._patched, batch, limits)
+        checks.append(followed.follows_weights(self.model, self._patched, batch, limits))
         return [dataclasses.asdict(check) | {"value": min(check.value or 0.0, 1e300)} for check in checks]
 
 
@@ -380,11 +381,8 @@ def _tensors(value: Any) -> list[Any]:
 
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, dict):
-        return [t for item in value.values() for t in _tensors(item)]
-    if isinstance(value, (list, tuple)):
-        return [t for item in value for t in _tensors(item)]
-    return []
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [t for item in items for t in _tensors(item)]
 
 
 def _error(ours: Any, stock: Any) -> float:

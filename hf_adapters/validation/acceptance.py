@@ -134,29 +134,13 @@ def _equivalence(evidence: Evidence, thresholds: Thresholds) -> tuple[list[Check
             worst[key] = float(errors.nan_to_num(nan=float("inf")).amax()) if errors.numel() else 0.0
     failed = [
         Check(name="float64 equivalence", passed=False, where=key, value=worst[key], limit=limit)
-        for key, limit in _propagated(worst, thresholds).items()
+        for key, limit in metrics.propagated(worst, thresholds.equivalence, thresholds.equivalence_growth).items()
         if not worst[key] <= limit
     ]
     error = max(worst.values(), default=0.0)
     return failed or [
         Check(name="float64 equivalence", passed=True, where="everywhere", value=error, limit=thresholds.equivalence)
     ], error
-
-
-def _propagated(worst: Mapping[str, float], thresholds: Thresholds) -> dict[str, float]:
-    """The limit at each place, in the order in which a set's places were computed.
-
-    A deep model with random weights multiplies the rounding of its first layer by a few times in every later one, so
-    an honest patch leaves 1e-15 behind layer 0 and more than the limit behind layer 10. A layer that computes
-    something else stands out against the place before it, by far more than `equivalence_growth`.
-    """
-    limits: dict[str, float] = {}
-    before: dict[str, float] = {}
-    for key, error in worst.items():
-        batch = key.partition("/")[0]
-        limits[key] = max(thresholds.equivalence, thresholds.equivalence_growth * before.get(batch, 0.0))
-        before[batch] = max(error, before.get(batch, 0.0))
-    return limits
 
 
 def _errors_at(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from hf_adapters.validation.acceptance import _propagated
+from hf_adapters.validation.metrics import propagated
 from hf_adapters.validation.types import Thresholds
+
+LIMITS = Thresholds()
 
 
 def verdicts(*errors):
     worst = {f"right/layers.{i}": error for i, error in enumerate(errors)}
-    limits = _propagated(worst, Thresholds())
+    limits = propagated(worst, LIMITS.equivalence, LIMITS.equivalence_growth)
     return [worst[key] <= limit for key, limit in limits.items()]
 
 
@@ -30,5 +32,5 @@ def test_the_first_layer_has_no_allowance():
 
 def test_input_sets_are_judged_apart():
     worst = {"left/layers.0": 1e-15, "right/layers.0": 1e-10, "left/layers.1": 5e-9}
-    limits = _propagated(worst, Thresholds())
-    assert limits["left/layers.1"] == Thresholds().equivalence
+    limits = propagated(worst, LIMITS.equivalence, LIMITS.equivalence_growth)
+    assert limits["left/layers.1"] == LIMITS.equivalence
