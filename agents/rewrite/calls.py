@@ -56,7 +56,8 @@ def recorded(subject: Subject, path: str) -> Called:
 def bare(called: Called, subject: Subject, path: str) -> Called | None:
     """The same without the adapters that change something at `path` or below it; None when there are none.
 
-    A form of such a module stands for what they do as well. The calls stay those of the patched model.
+    A form of such a module stands for what they do as well. The calls stay those of the patched model, so None also
+    when it takes or gives tensors of other sizes without them.
     """
     model = subject.build()
     inside = path and f"{path}."
@@ -70,7 +71,25 @@ def bare(called: Called, subject: Subject, path: str) -> Called | None:
         return None
     others = replace(subject, without=(*subject.without, *names))
     with others.patched(subject.build()) as patched:
-        return replace(called, module=copy.deepcopy(_below(patched, path)))
+        module = copy.deepcopy(_below(patched, path))
+    return replace(called, module=module) if _fits(module, called) else None
+
+
+def _fits(module: nn.Module, called: Called) -> bool:
+    """Whether a module takes and gives the sizes of the one whose place it is to take."""
+    call = called.calls[0]
+    try:
+        with torch.no_grad():
+            results = [each(*_own(call.args), **_own(call.kwargs)) for each in (module, called.placed)]
+    except Exception:  # what a forward raises where it is given other sizes
+        return False
+    return bool(_sizes(results[0]) == _sizes(results[1]))
+
+
+def _sizes(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return [_sizes(item) for item in value] if isinstance(value, (tuple, list)) else None
 
 
 def _below(model: nn.Module, path: str) -> nn.Module:

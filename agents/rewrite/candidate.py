@@ -116,20 +116,26 @@ class Candidate:
 
     def equals(self, other: Candidate) -> bool:
         """Whether both give the same in float64, on both calls and on the calls with other activations."""
+        return agree(self.results(), other.results())
+
+    def results(self) -> list[list[Tensor]]:
+        """What it gives in float64 on both calls, and on the calls with other activations."""
+        root = self.root(torch.float64)
+        found = []
         for call in range(2):
             for scale in (1.0, -3.0):
-                if not _close(self._scaled(call, scale), other._scaled(call, scale)):
-                    return False
-        return True
+                arguments = [as_double(a) for a in self.traced.arguments(call)]
+                first = next((i for i, a in enumerate(arguments) if a.is_floating_point()), None)
+                if first is not None:
+                    arguments[first] = arguments[first] * scale
+                with torch.no_grad(), in_float64():
+                    found.append(list(tensors(fx.Interpreter(root).run(*arguments))))
+        return found
 
-    def _scaled(self, call: int, scale: float) -> list[Tensor]:
-        arguments = [as_double(a) for a in self.traced.arguments(call)]
-        first = next((i for i, a in enumerate(arguments) if a.is_floating_point()), None)
-        if first is not None:
-            arguments[first] = arguments[first] * scale
-        root = self.root(torch.float64)
-        with torch.no_grad(), in_float64():
-            return list(tensors(fx.Interpreter(root).run(*arguments)))
+
+def agree(left: list[list[Tensor]], right: list[list[Tensor]]) -> bool:
+    """Whether the results of two candidates are the same."""
+    return all(_close(a, b) for a, b in zip(left, right, strict=True))
 
 
 def text_of(graph: fx.Graph) -> str:

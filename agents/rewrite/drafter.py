@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from hf_adapters.agents.protocol import BudgetSpent, Cost, Draft, DraftTask, NoDraft
@@ -37,23 +37,31 @@ class RewriteDrafter:
             steps.append({"step": "search", "text": text})
             task.journal.entry(steps[-1])
 
-        started = time.monotonic()
-        found = self._search(task, say)
-        drafts = self._written(task, found, say)
-        seconds = time.monotonic() - started
-        if not drafts:
-            raise NoDraft("every form that lowers was rejected before, or cannot be written as an adapter file")
-        emitted, form = self._best(task, drafts, say)
+        started, limit = time.monotonic(), task.allowance.seconds
+        deadline = started + limit if limit else float("inf")
+        kept: tuple[Emitted, Found, list[Found]] | None = None
+        for found in self._search(task, deadline, say):
+            drafts = self._written(task, found, say)
+            best = self._best(task, drafts, say)
+            if best is not None:
+                kept = (*best, found)
+                break
+            if drafts and kept is None:
+                kept = (*drafts[0], found)
+        if kept is None and time.monotonic() >= deadline:
+            raise BudgetSpent(f"no form was found in {limit:.0f} seconds")
+        if kept is None:
+            raise NoDraft("no form that the rule book reaches lowers, or each was rejected or cannot be written")
+        emitted, form, others = kept
         return Draft(
             source=emitted.source,
-            notes=_notes(form, found),
-            cost=Cost(seconds=seconds),
+            notes=_notes(form, others),
+            cost=Cost(seconds=time.monotonic() - started),
             transcript=steps,
         )
 
-    def _search(self, task: DraftTask, say: Any) -> list[Found]:
-        limit = task.allowance.seconds
-        deadline = time.monotonic() + limit if limit else float("inf")
+    def _search(self, task: DraftTask, deadline: float, say: Any) -> Iterator[list[Found]]:
+        """Forms of the failing module that lower, then of the modules around it."""
         for path in _paths(task):
             try:
                 found = self._of_module(task, path, deadline, say)
@@ -61,10 +69,9 @@ class RewriteDrafter:
                 say(f"{path or 'the model'}: {error}")
                 continue
             if found:
-                return found
+                yield found
             if time.monotonic() >= deadline:
-                raise BudgetSpent(f"no form was found in {limit:.0f} seconds")
-        raise NoDraft("no form of the failing module that the rule book reaches lowers")
+                return
 
     def _of_module(self, task: DraftTask, path: str, deadline: float, say: Any) -> list[Found]:
         """Forms of the module as other adapters leave it, and of the one without what they do there."""
@@ -127,14 +134,16 @@ class RewriteDrafter:
                 drafts.append((emitted, form))
         return drafts
 
-    def _best(self, task: DraftTask, drafts: list[tuple[Emitted, Found]], say: Any) -> tuple[Emitted, Found]:
-        """The first of the cheapest few that passes on the public inputs; the cheapest when none does."""
+    def _best(self, task: DraftTask, drafts: list[tuple[Emitted, Found]], say: Any) -> tuple[Emitted, Found] | None:
+        """The first of the cheapest few that passes on the public inputs; the cheapest when none is tried."""
+        if not self.trials and drafts:
+            return drafts[0]
         for emitted, form in drafts[: self.trials]:
             trial = task.workbench.try_out(emitted.source)
             say(f"{emitted.name} on the public inputs: {trial.stage}, {trial.reason}")
             if trial.stage == "passed":
                 return emitted, form
-        return drafts[0]
+        return None
 
 
 def _paths(task: DraftTask) -> list[str]:

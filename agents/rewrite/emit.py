@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import operator
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hf_adapters._classes import split_class
@@ -299,12 +301,12 @@ def _guards(candidate: Candidate, class_name: str, model: nn.Module) -> list[str
 
 
 def _held(module: nn.Module, name: str) -> Any:
-    """The value of a dotted attribute; None where there is none."""
-    owner, _, attribute = name.rpartition(".")
+    """The value of a dotted attribute, a shape as a plain tuple; None where there is none."""
     try:
-        return getattr(module.get_submodule(owner), attribute, None)
+        held = operator.attrgetter(name)(module)
     except AttributeError:
         return None
+    return tuple(held) if isinstance(held, torch.Size) else held
 
 
 def _widened(candidate: Candidate) -> bool:

@@ -85,6 +85,17 @@ def linear_of(candidate: Candidate, node: Any) -> Linear | None:
     return None
 
 
+def rely(candidate: Candidate, path: str, count: str) -> None:
+    """Note that a form depends on the size of a constant: `count` is that attribute's name in an `nn.Linear`."""
+    if path in candidate.tables:
+        return
+    owner, _, name = path.rpartition(".")
+    linear = type(candidate.traced.module.get_submodule(owner)) is nn.Linear
+    where = f"{owner}." if owner else ""
+    relied = where + (count if linear else f"{name}.shape")
+    candidate.relies = tuple(dict.fromkeys((*candidate.relies, relied)))
+
+
 def with_zeros(graph: fx.Graph, x: fx.Node, extra: int, dim: int = -1) -> fx.Node:
     """`x` followed by `extra` zeros along one of its last two dimensions, written after `x` once."""
     return followed_by(graph, x, extra, "new_zeros", dim)

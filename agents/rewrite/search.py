@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from torch import fx
+from torch import Tensor, fx
 
-from hf_adapters.agents.rewrite.candidate import Candidate, Rule
+from hf_adapters.agents.rewrite.candidate import Candidate, Rule, agree, text_of
 from hf_adapters.agents.rewrite.device import Lowering, lower
 from hf_adapters.agents.rewrite.rules import IMPROVEMENTS, RULES, weaker
 from hf_adapters.agents.rewrite.trace import Traced
@@ -18,6 +18,8 @@ from hf_adapters.agents.rewrite.trace import Traced
 Say = Callable[[str], None]
 _MORE = 3
 """Other forms that are compiled after one was found that lowers."""
+_SINGLE = 1.5
+"""Added to a form's weight before its rules are tried at single places: most fit everywhere or nowhere."""
 _FAR = 8
 """Steps along the graph's edges from the refused operation to where a rule may still help."""
 
@@ -59,6 +61,7 @@ class Search:
     compiled: int = 0
     inside: bool = False
     _seen: set[str] = field(default_factory=set)
+    _expected: list[list[Tensor]] | None = None
 
     def run(self) -> list[Found]:
         """What was found, cheapest first; empty when no form lowers."""
@@ -68,12 +71,14 @@ class Search:
         first = self._lower(stock)
         refused = next((n for n in stock.graph.nodes if n.name == first.node), None)
         self.inside = refused is None or refused.op == "call_module"
-        queue = [(0.0, next(order), stock, first, _rule(first))]
+        queue = [(0.0, next(order), True, stock, first, _rule(first))]
         self._seen.add(stock.key())
         enough = self.compilations
         while queue and self._may_go_on():
-            _, _, candidate, lowering, broken = heapq.heappop(queue)
-            for distance, changed in self._changes(candidate, lowering, stock):
+            weight, _, everywhere, candidate, lowering, broken = heapq.heappop(queue)
+            if everywhere:
+                heapq.heappush(queue, (weight + _SINGLE, next(order), False, candidate, lowering, broken))
+            for distance, changed in self._changes(candidate, lowering, stock, everywhere):
                 if not self._may_go_on() or (found and self.compiled >= enough):
                     break
                 result = self._lower(changed)
@@ -86,7 +91,7 @@ class Search:
                     continue
                 stuck = result.node == lowering.node and _rule(result) == _rule(lowering)
                 weight = len(changed.steps) + 0.1 * distance + (1.0 if stuck else 0.0)
-                heapq.heappush(queue, (weight, next(order), changed, result, here))
+                heapq.heappush(queue, (weight, next(order), True, changed, result, here))
             if found:
                 break
         return sorted(found, key=lambda f: f.us)
@@ -105,47 +110,51 @@ class Search:
             self.say(f"{what}: {reason} at {result.node}")
         return result
 
-    def _changes(self, candidate: Candidate, lowering: Lowering, stock: Candidate) -> Iterator[tuple[int, Candidate]]:
+    def _changes(
+        self, candidate: Candidate, lowering: Lowering, stock: Candidate, everywhere: bool
+    ) -> Iterator[tuple[int, Candidate]]:
         """Candidates one rule away, those that touch the refused operation first."""
+        copies = _Copies(candidate)
         for distance, node in _around(candidate.graph, lowering.node):
             for rule in RULES:
-                changed = self._applied(rule, candidate, node, stock)
+                changed = self._applied(rule, copies, node, stock, everywhere)
                 if changed is not None:
                     yield distance, changed
 
-    def _applied(self, rule: Rule, candidate: Candidate, node: fx.Node, stock: Candidate) -> Candidate | None:
-        for everywhere in (True, False):
-            changed = self._verified(rule, candidate, node, stock, everywhere)
-            if changed is not None:
-                return changed
-        return None
-
-    def _verified(
-        self, rule: Rule, candidate: Candidate, node: fx.Node, stock: Candidate, everywhere: bool
+    def _applied(
+        self, rule: Rule, copies: _Copies, node: fx.Node, stock: Candidate, everywhere: bool
     ) -> Candidate | None:
-        """The candidate after a rule, when that fits, is new and gives the same as the stock form."""
-        copied, places = candidate.copied()
+        """The candidate after a rule at this place, or at every place where it takes the same step.
+
+        None when the rule does not fit here, gives nothing new, or something else than the stock form.
+        """
         step = ""
         try:
-            step = rule(copied, places[node]) or ""
-            if not step:
+            done, copied = copies.tried(rule, node)
+            if done is None:
                 return None
+            step = done
             if everywhere:
                 _repeat(rule, copied, step)
-            changed = copied.with_step(step, weaker(rule))
-            key = changed.key()
-            if key in self._seen:
-                return None
-            self._seen.add(key)
-            changed.graph.lint()
-            changed.annotate()
-            same = changed.equals(stock)
+            return self._verified(copied.with_step(step, weaker(rule)), step, stock)
         except Exception as error:  # A rule that does not fit shows in the evaluation; that is what it is for.
             self.say(f"{step or rule.__name__}: {type(error).__name__}: {str(error)[:160]}")
             return None
-        if not same:
+
+    def _verified(self, changed: Candidate, step: str, stock: Candidate) -> Candidate | None:
+        """The candidate when it is new and gives the same as the stock form."""
+        key = changed.key()
+        if key in self._seen:
+            return None
+        self._seen.add(key)
+        changed.graph.lint()
+        changed.annotate()
+        if self._expected is None:
+            self._expected = stock.results()
+        if not agree(changed.results(), self._expected):
             self.say(f"{step}: gives something else")
-        return changed if same else None
+            return None
+        return changed
 
     def _improved(self, start: Found, stock: Candidate) -> list[Found]:
         """A form that lowers, and cheaper ones that follow from it."""
@@ -153,11 +162,12 @@ class Search:
         going = True
         while going and self._may_go_on():
             going = False
+            copies = _Copies(best.candidate)
             for node in [n for n in best.candidate.graph.nodes if n.op != "output"]:
                 for rule in IMPROVEMENTS:
                     if not self._may_go_on():
                         return found
-                    changed = self._applied(rule, best.candidate, node, stock)
+                    changed = self._applied(rule, copies, node, stock, True)
                     result = self._lower(changed) if changed is not None else None
                     if changed is not None and result is not None and result.us is not None and result.us < best.us:
                         best = Found(candidate=changed, us=result.us, broken=best.broken)
@@ -169,15 +179,36 @@ class Search:
         return found
 
 
+class _Copies:
+    """Copies of a candidate for rules to change; one that a rule left as it was is given to the next."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate, self.state = candidate, _state(candidate)
+        self._spare: tuple[Candidate, dict[fx.Node, fx.Node]] | None = None
+
+    def tried(self, rule: Rule, node: fx.Node) -> tuple[str | None, Candidate]:
+        """What a rule says it did at a node of the candidate, and the copy where it did."""
+        copied, places = self._spare or self.candidate.copied()
+        self._spare = None
+        step = rule(copied, places[node]) or None
+        if step is None and _state(copied) == self.state:
+            self._spare = (copied, places)
+        return step, copied
+
+
+def _state(candidate: Candidate) -> tuple[object, ...]:
+    return text_of(candidate.graph), tuple(candidate.tables), candidate.relies, candidate.eager
+
+
 def _repeat(rule: Rule, candidate: Candidate, step: str) -> None:
     """The same step at every other place of the graph where the rule takes it; the last first, as regions end there."""
+    copies = _Copies(candidate)
     for node in reversed(list(candidate.graph.nodes)):
-        if node.op in ("output", "placeholder") or "value" not in node.meta or node.graph is not candidate.graph:
+        if node.op in ("output", "placeholder") or "value" not in node.meta or node not in set(candidate.graph.nodes):
             continue
-        if node in set(candidate.graph.nodes):
-            trial, places = candidate.copied()
-            if rule(trial, places[node]) == step:
-                rule(candidate, node)
+        if copies.tried(rule, node)[0] == step:
+            rule(candidate, node)
+            copies = _Copies(candidate)
 
 
 def _rule(lowering: Lowering) -> tuple[str, ...]:

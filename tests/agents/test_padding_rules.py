@@ -13,9 +13,12 @@ from hf_adapters.agents.rewrite import pieces, products, tables
 from hf_adapters.agents.rewrite.calls import bare, recorded
 from hf_adapters.agents.rewrite.candidate import Candidate
 from hf_adapters.agents.rewrite.device import lower
+from hf_adapters.agents.rewrite.emit import emit
+from hf_adapters.agents.rewrite.modules import openable
 from hf_adapters.agents.rewrite.rules import parts, sticks, sums
-from hf_adapters.agents.rewrite.search import Search
+from hf_adapters.agents.rewrite.search import Found, Search, _Copies
 from hf_adapters.agents.rewrite.trace import trace
+from hf_adapters.agents.screening.policy import screen
 from hf_adapters.agents.subject import Subject
 from hf_adapters.validation.functions import Call
 from tests.agents.test_rewrite import applied, kinds, rows, traced
@@ -89,7 +92,7 @@ def first(stock: Candidate, rule: Any) -> Candidate | None:
     """What a rule makes of the first node where it fits, when that is right."""
     search = Search(traced=stock.traced, release=RELEASE)
     nodes = [n for n in stock.graph.nodes if n.op != "output"]
-    return next((c for n in nodes if (c := search._applied(rule, stock, n, stock)) is not None), None)
+    return next((c for n in nodes if (c := search._applied(rule, _Copies(stock), n, stock, True)) is not None), None)
 
 
 @pytest.mark.slow
@@ -104,8 +107,23 @@ def test_products_sum_over_whole_sticks() -> None:
     # Zeros at the end of the input are made once, for the linear and for the product with it.
     x = next(n for n in changed.graph.nodes if n.op == "placeholder")
     assert sum(n.target is torch.cat and n.args[0][0] is x for n in changed.graph.nodes) == 1
-    assert changed.relies == ("dense.in_features",)
+    assert set(changed.relies) == {"table.shape", "dense.in_features"}
     assert lower(changed, RELEASE).us is not None
+
+
+@pytest.mark.parametrize(
+    ("module", "relied"),
+    [(nn.Linear(78, 64), "module.in_features == 78"), (Score(), "module.table.shape == (78, 64)")],
+)
+def test_a_form_is_for_the_sizes_that_it_was_made_for(module: nn.Module, relied: str) -> None:
+    changed = first(Candidate.stock(traced(module, width=78)), sums.whole_sums)
+    assert changed is not None
+    emitted = emit(
+        Found(candidate=changed, us=1.0, broken=()), nn.Sequential(module), rules=("matmul-k-stick",), release=RELEASE,
+        path="0",
+    )  # fmt: skip
+    assert relied in emitted.source
+    assert screen(emitted.source).violations == ()
 
 
 def test_zeros_at_the_wrong_end_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,14 +210,16 @@ def test_a_module_that_adapters_changed_is_traced_without_them() -> None:
         },
         without=("width_padding",),
     )  # fmt: skip
-    path = "encoder.layer.0.attention.self"
+    path, inner = "encoder.layer.0", "attention.self"
     called = recorded(subject, path)
     stock = bare(called, subject, path)
     assert stock is not None
-    assert (called.module.attention_head_size, stock.module.attention_head_size) == (64, 26)
-    form = trace(stock.module, stock.calls, (), stock.placed)
+    assert [m.get_submodule(inner).attention_head_size for m in (called.module, stock.module)] == [64, 26]
+    form = trace(stock.module, stock.calls, openable(stock.module), stock.placed)
     # Another adapter changes it, so a form that is used beside that one may not read it.
-    assert "attention_head_size" not in form.attributes
-    assert "num_attention_heads" in form.attributes
+    assert f"{inner}.attention_head_size" not in form.attributes
+    assert f"{inner}.num_attention_heads" in form.attributes
     assert form.foreign == ()
-    assert bare(called, subject, "pooler.activation") is None
+    # What is around it counts on padded heads.
+    padded = f"{path}.{inner}"
+    assert bare(recorded(subject, padded), subject, padded) is None

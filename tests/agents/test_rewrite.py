@@ -30,7 +30,7 @@ from hf_adapters.agents.rewrite.rules import (
     powers,
     sticks,
 )
-from hf_adapters.agents.rewrite.search import Found, Search
+from hf_adapters.agents.rewrite.search import Found, Search, _Copies
 from hf_adapters.agents.rewrite.trace import Traced, Untraceable, trace
 from hf_adapters.agents.rewrite.write import Writer, broken
 from hf_adapters.agents.screening.policy import screen
@@ -267,7 +267,7 @@ def test_a_wrong_rule_is_noticed() -> None:
 
     search = Search(traced=traced(Norm()), release="2026.07")
     stock = Candidate.stock(search.traced)
-    results = [search._applied(doubled, stock, node, stock) for node in list(stock.graph.nodes)[:-1]]
+    results = [search._applied(doubled, _Copies(stock), node, stock, True) for node in list(stock.graph.nodes)[:-1]]
     assert results == [None] * len(results)
 
 

@@ -14,7 +14,7 @@ from hf_adapters.agents.rewrite import tables
 from hf_adapters.agents.rewrite.candidate import Candidate, Table
 from hf_adapters.agents.rewrite.forms import STICK, kind, replace_with, shape
 from hf_adapters.agents.rewrite.pieces import PADDED, Pieces, merge_of, split_of
-from hf_adapters.agents.rewrite.products import linear_of
+from hf_adapters.agents.rewrite.products import linear_of, rely
 
 
 def spread_matrix(pieces: int, width: int, padded: int) -> fx.Graph:
@@ -79,6 +79,7 @@ def _split(candidate: Candidate, node: fx.Node, pieces: int, width: int, padded:
                 lambda g, b: _spread(g, b, pieces, width, padded),
                 about,
             )
+            rely(candidate, linear.weight, "out_features")
         if wide is None:
             matrix = _matrix(candidate, pieces, width, padded, source)
             wide = graph.call_function(torch.matmul, (rows, matrix))
@@ -108,6 +109,7 @@ def _merge(candidate: Candidate, node: fx.Node, pieces: int, width: int, padded:
             about = f"with zeros at the end of each of {pieces} pieces of {width} inputs, up to {padded}."
             new = linear.call(candidate, lambda g, w: _spread(g, w, pieces, width, padded), None, about)
         if new is not None:
+            rely(candidate, linear.weight, "in_features")
             new.meta = dict(user.meta)
             replace_with(graph, user, new)
             return True

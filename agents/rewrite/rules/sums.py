@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from hf_adapters.agents.rewrite import tables
 from hf_adapters.agents.rewrite.candidate import Candidate
 from hf_adapters.agents.rewrite.forms import STICK, kind, other, replace_with, shape, value
-from hf_adapters.agents.rewrite.products import linear_of, with_zeros
+from hf_adapters.agents.rewrite.products import linear_of, rely, with_zeros
 
 _STEP = "zeros at the end of both operands of a product, which then sums over whole sticks"
 
@@ -32,6 +32,7 @@ def whole_sums(candidate: Candidate, node: fx.Node) -> str | None:
         if tables.is_constant(right):
             about = f"`{right.target}` with {extra} rows of zeros, for inputs of whole sticks."
             below: Any = tables.padded(candidate, right, (0, 0, 0, extra), about)
+            rely(candidate, str(right.target), "out_features")
         else:
             below = with_zeros(graph, right, extra, -2)
     if below is None:
@@ -54,8 +55,7 @@ def _of_linear(candidate: Candidate, node: fx.Node) -> str | None:
     new.update_arg(0, with_zeros(candidate.graph, linear.input, extra))
     new.meta = dict(node.meta)
     replace_with(candidate.graph, node, new)
-    if linear.child is not None:
-        candidate.relies = tuple(dict.fromkeys((*candidate.relies, f"{linear.child}.in_features")))
+    rely(candidate, linear.weight, "in_features")
     return _STEP
 
 
