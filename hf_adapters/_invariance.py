@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from hf_adapters._classes import split_class
 from hf_adapters._outputs import Extent, to_caller
+from hf_adapters._positions import find_position_table
 from hf_adapters.errors import UnsupportedOptionError
 
 TOKENS, PADDED = 5, 64
@@ -23,9 +25,9 @@ KNOWN = ("transformers.", "hf_adapters.")
 def padding_changes_values(model: nn.Module, pad_token: int) -> bool:
     """True when padding reaches the results although it is masked.
 
-    FNet's transform, convolutions over tokens, a subclass whose own forward takes the mean of all positions or the last
-    one. Encoders and decoders of the library whose tokens meet only in attention under a mask are known to be safe.
-    Others are asked: the model runs twice on the host, on a few tokens, without and with masked padding after them.
+    FNet's transform, convolutions over tokens, a forward that takes the mean of all positions or the last one (SigLIP).
+    Encoders and decoders of the library whose tokens meet only in attention under a mask are known to be safe. Others
+    are asked: the model runs twice on the host, on a few tokens, without and with masked padding after them.
 
     Args:
         model: a text model on the host. Its mode and hooks are left as they are.
@@ -35,7 +37,9 @@ def padding_changes_values(model: nn.Module, pad_token: int) -> bool:
         return False
     try:
         with _evaluating(model), torch.no_grad():
-            short, long = _results(model, pad_token, TOKENS), _results(model, pad_token, PADDED)
+            table = find_position_table(model)
+            padded = PADDED if table is None else min(PADDED, table.limit)
+            short, long = _results(model, pad_token, TOKENS), _results(model, pad_token, padded)
     except Exception:  # what the model says to these tokens it will say to the caller's
         return _is_foreign(model)
     if len(short) != len(long):
@@ -82,10 +86,27 @@ def _may_change(model: nn.Module) -> bool:
         return False
     if _is_foreign(model) or not split_class(type(model))[0].__name__.endswith("Model"):
         return True
-    if not getattr(model, "_supports_sdpa", False):
+    if not getattr(model, "_supports_sdpa", False) or _takes_last_token(model):
         return True
     convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
     return any(m.kernel_size != m.stride for m in convolutions)
+
+
+def _takes_last_token(model: nn.Module) -> bool:
+    """A forward of the library that selects the last position, ``states[:, -1]``, whatever it holds (SigLIP)."""
+    kinds = {split_class(type(module))[0] for module in model.modules() if hasattr(module, "save_pretrained")}
+    return any(_selects_last(inspect.unwrap(kind.forward)) for kind in kinds if hasattr(kind, "forward"))
+
+
+def _selects_last(forward: Any) -> bool:
+    code = getattr(forward, "__code__", None)
+    steps = [] if code is None else [(step.opname, step.argval) for step in dis.get_instructions(code)]
+    for at, step in enumerate(steps):
+        if step == ("LOAD_CONST", -1) and at and steps[at - 1][0] == "BUILD_SLICE":
+            following = [name for name, _ in steps[at + 1 : at + 6]]
+            if "BUILD_TUPLE" in following and "BINARY_SUBSCR" in following:
+                return True
+    return False
 
 
 def _results(model: Any, pad_token: int, length: int) -> list[Tensor]:

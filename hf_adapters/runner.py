@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
@@ -24,6 +23,8 @@ from hf_adapters._patcher import Patcher
 from hf_adapters._placement import FP16_MAX, Placement, largest
 from hf_adapters._positions import find_position_table, refuses_padding
 from hf_adapters._regions import CompiledForward, find_regions
+from hf_adapters._towers import STATE as TOWERS
+from hf_adapters._towers import is_transformer, mark, parts, unmark
 from hf_adapters.adapters._traits import is_quantised
 from hf_adapters.errors import DeviceUnavailableError, InputError, ModelTypeError, PatchConflictError
 from hf_adapters.patching import check_model, check_target, patch, patch_state, remove_patch, resolve_release
@@ -56,7 +57,7 @@ class CompiledModel:
         state = compiled_state(self)
         patched = patch_state(self)  # type: ignore[arg-type]
         assert patched is not None
-        return _compile_again, (_stock_twin(self), *state.options, patched.adapters)
+        return _compile_again, (stock_twin(self), *state.options, patched.adapters)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         # sentence-transformers calls .to(device) before every batch. A compiled model has its place already.
@@ -82,19 +83,21 @@ class CompiledTransformer(CompiledModel):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As stock: writes the original weights and config."""
-        return _stock_twin(self).save_pretrained(*args, **kwargs)
+        return stock_twin(self).save_pretrained(*args, **kwargs)
 
 
-def _stock_twin(model: Any) -> Any:
+def stock_twin(model: Any) -> Any:
     """A stock copy that shares the original weights with a compiled model, as far as they are up to date."""
-    placement = compiled_state(model).placement
     memo: dict[int, Any] = {}
-    if placement is not None:
-        placement.sync(model)
-        memo = {id(host): host for host in placement.masters().values()}
-    else:
-        memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return decompile(copy.deepcopy(model, memo))
+    on_host = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    for part in model.modules():
+        placement = compiled_state(part).placement if STATE in part.__dict__ else None
+        if placement is not None:
+            placement.sync(part)
+            memo |= {id(host): host for host in placement.masters().values()}
+            for slot in placement.slots:
+                on_host.pop(id(slot.device), None)
+    return decompile(copy.deepcopy(model, memo | on_host))
 
 
 def _compile_again(
@@ -116,7 +119,8 @@ def compile(
     A transformers text model is padded inside (length to multiples of 64, batch to powers of two), and each repeated
     layer and each part around the layers is compiled as a region. Any other module is compiled as one region and never
     padded; without linear layers it runs in float32 if the device has all its operations in float32 (D1.6). A module
-    that holds transformers models (a ``SentenceTransformer``) gets those compiled in place.
+    that holds transformers models (a ``SentenceTransformer``) gets those compiled in place, and so does a model of
+    several towers whose embeddings methods give (``CLIPModel.get_text_features``).
 
     Args:
         model: any ``nn.Module`` in eval mode.
@@ -156,10 +160,11 @@ def compile_with(
     _check_available(target)
     check_weights(model)
     release = resolve_release(release)
-    inner = [] if is_transformer(model) else outermost_transformers(model)
-    for part in inner:
-        compile_with(part, target=target, dtype=dtype, only=only, release=release, backend=backend)
-    if inner:
+    if inner := parts(model):
+        with _undo_on_error(model, *inner):
+            for part in inner:
+                compile_with(part, target=target, dtype=dtype, only=only, release=release, backend=backend)
+            mark(model)
         return model
     backend = backend if target == "spyre" else None
     state: CompiledState | None = model.__dict__.get(STATE)
@@ -251,15 +256,19 @@ def _may_run_in_float32(model: nn.Module, dtype: torch.dtype) -> bool:
 
 
 @contextmanager
-def _undo_on_error(model: nn.Module) -> Iterator[None]:
+def _undo_on_error(*models: nn.Module) -> Iterator[None]:
+    before = [model for model in models if STATE in model.__dict__ or TOWERS in model.__dict__]
     try:
         yield
     except BaseException:
-        _undo(model)
+        for model in models:
+            if model not in before:
+                _undo(model)
         raise
 
 
 def _undo(model: nn.Module) -> None:
+    unmark(model)
     state: CompiledState | None = model.__dict__.pop(STATE, None)
     if state is not None:
         if state.placement is not None:
@@ -279,22 +288,8 @@ def decompile(model: M) -> M:
         ModelTypeError: ``model`` is not an eager ``nn.Module``.
     """
     check_model(model, "decompile")
-    for part in [model] if STATE in model.__dict__ else outermost_transformers(model):
-        if STATE in part.__dict__:
+    for part in list(model.modules()):
+        if STATE in part.__dict__ or TOWERS in part.__dict__:
             with device_lock:
                 _undo(part)
     return model
-
-
-def is_transformer(model: nn.Module) -> bool:
-    """True for a model of the transformers library."""
-    # A model of the library exists only when its modeling_utils has been imported.
-    library = sys.modules.get("transformers.modeling_utils")
-    return library is not None and isinstance(model, library.PreTrainedModel)
-
-
-def outermost_transformers(model: nn.Module) -> list[nn.Module]:
-    """The transformers models inside of a module, without those inside of another one."""
-    if is_transformer(model):
-        return [model]
-    return [found for child in model.children() for found in outermost_transformers(child)]

@@ -133,7 +133,7 @@ def _loading_model(stock: Any) -> Any:
 
 
 def _refuse_dual_encoders(model: Any) -> None:
-    """The library calls methods of these, one for each kind of input; what is compiled is the forward of all at once.
+    """The library calls methods of these with what a processor for each kind of input gives; no such way is tested.
 
     Raises:
         UnsupportedOptionError: says which class embeds text alone.
@@ -143,9 +143,9 @@ def _refuse_dual_encoders(model: Any) -> None:
     if hasattr(model, "get_text_features"):
         name = type(model).__name__
         raise UnsupportedOptionError(
-            f'backend="{BACKEND}": {name} embeds texts and other inputs by methods, which are not compiled; '
-            f"compile its text model with hf_adapters.compile, for instance {name.removesuffix('Model')}"
-            "TextModelWithProjection"
+            f'backend="{BACKEND}": {name} embeds texts and other inputs by methods of its own. Load it with '
+            "transformers and call hf_adapters.compile(model).get_text_features(...), or compile its text model, as "
+            f"{name.removesuffix('Model')}TextModelWithProjection"
         )
 
 
