@@ -192,6 +192,8 @@ class _Copies:
         self._spare = None
         step = rule(copied, places[node]) or None
         if step is None and _state(copied) == self.state:
+            # A rule may have run the graph as a module, whose attributes the next one's tables are none of.
+            copied.graph.owning_module = None
             self._spare = (copied, places)
         return step, copied
 

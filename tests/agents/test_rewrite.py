@@ -271,6 +271,18 @@ def test_a_wrong_rule_is_noticed() -> None:
     assert results == [None] * len(results)
 
 
+def test_a_copy_that_one_rule_ran_serves_the_next() -> None:
+    stock = Candidate.stock(traced(FeedForward(False)))
+    node = next(n for n in stock.graph.nodes if n.target == "exp" or n.target is torch.exp)
+    down = next(n for n in stock.graph.nodes if n.target == "down")
+    copies = _Copies(stock)
+    assert copies.tried(functions.known_function, node)[0] is None
+    step, changed = copies.tried(features.whole_features, down)
+    assert step is not None
+    assert changed.equals(stock)
+    assert stock.tables == {}
+
+
 def test_the_rule_book_names_no_model_class() -> None:
     from hf_adapters.agents.rewrite import rules
 
