@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -277,6 +279,7 @@ def _save(recording: Recording, path: Path) -> str:
 
 def _serve(connection: Connection) -> None:
     """Main loop of the reference process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     state: dict[str, InlineJudge] = {}
     handlers: dict[str, Callable[[dict[str, InlineJudge], Any], Any]] = {
         "open": _open,
@@ -300,6 +303,14 @@ def _serve(connection: Connection) -> None:
             connection.send(answer)
         except (BrokenPipeError, ConnectionResetError):
             return
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed closes nothing, and nobody waits for what may take hours here."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _open(state: dict[str, InlineJudge], request: _Request) -> str:

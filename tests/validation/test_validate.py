@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -278,3 +282,41 @@ def test_padding_multiplies_only_what_runs_over_the_tokens() -> None:
     assert stock_work(products, stock, padded) == pytest.approx(1000 + (30 + 60) * 64 / 12)
     assert stock_work(products, stock, stock) == 1090
     assert stock_work(products, padded, stock) == 1090, "fewer positions than stock are no licence to do less"
+
+
+_KILLED = """
+import time
+from hf_adapters.validation.reference import ProcessJudge, shared_server
+from hf_adapters.validation.source import ModelSource
+from hf_adapters.validation.types import Thresholds
+
+def slow():
+    time.sleep(600)
+
+if __name__ == "__main__":
+    judge = ProcessJudge(ModelSource(builder=slow, arguments={}), (), "mean", Thresholds())
+    print(shared_server()._process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_reference_process_ends_with_the_one_that_asked(tmp_path: Path) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(_KILLED)
+    asking = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert asking.stdout is not None
+    pid = int(asking.stdout.readline())
+    asking.kill()
+    asking.wait()
+    deadline = time.monotonic() + 60
+    while _runs(pid):
+        assert time.monotonic() < deadline, "it goes on computing for nobody"
+        time.sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    """A process that has ended and is not waited for is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
