@@ -83,13 +83,14 @@ def _fits(module: nn.Module, called: Called) -> bool:
             results = [each(*_own(call.args), **_own(call.kwargs)) for each in (module, called.placed)]
     except Exception:  # what a forward raises where it is given other sizes
         return False
-    return bool(_sizes(results[0]) == _sizes(results[1]))
+    return _alike(results[0], results[1])
 
 
-def _sizes(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return tuple(value.shape)
-    return [_sizes(item) for item in value] if isinstance(value, (tuple, list)) else None
+def _alike(own: Any, there: Any) -> bool:
+    """Whether tensors have the same sizes; where one gives None, such as attention weights, there is nothing to fit."""
+    if isinstance(own, (tuple, list)) and isinstance(there, (tuple, list)):
+        return len(own) == len(there) and all(map(_alike, own, there))
+    return not isinstance(own, Tensor) or not isinstance(there, Tensor) or own.shape == there.shape
 
 
 def _below(model: nn.Module, path: str) -> nn.Module:

@@ -198,18 +198,28 @@ def test_a_rest_of_something_else_is_no_part_of_the_row() -> None:
     assert first(stock, parts.whole_rows) is None
 
 
-def test_a_module_that_adapters_changed_is_traced_without_them() -> None:
-    subject = Subject(
+def subject_of(architecture: str, without: str, **config: Any) -> Subject:
+    sizes = {"vocab_size": 60, "num_hidden_layers": 1, "max_position_embeddings": 160}
+    return Subject(
         key="x", label="x", release=RELEASE, kind="builder", builder="hf_adapters.agents.bench.structures:build",
-        arguments={
-            "architecture": "Bert",
-            "config": {
-                "vocab_size": 60, "num_hidden_layers": 1, "hidden_size": 78, "num_attention_heads": 3,
-                "intermediate_size": 100, "max_position_embeddings": 160,
-            },
-        },
-        without=("width_padding",),
+        arguments={"architecture": architecture, "config": {**sizes, **config}}, without=(without,),
     )  # fmt: skip
+
+
+def test_what_reads_tables_of_other_adapters_is_traced_without_them() -> None:
+    subject = subject_of(
+        "Llama", "head_padding", hidden_size=128, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128
+    )
+    path = "layers.0.self_attn"
+    called = recorded(subject, path)
+    assert trace(called.module, called.calls).foreign == ("rotation",)
+    stock = bare(called, subject, path)
+    assert stock is not None
+    assert trace(stock.module, stock.calls, (), stock.placed).foreign == ()
+
+
+def test_a_module_that_adapters_changed_is_traced_without_them() -> None:
+    subject = subject_of("Bert", "width_padding", hidden_size=78, num_attention_heads=3, intermediate_size=100)
     path, inner = "encoder.layer.0", "attention.self"
     called = recorded(subject, path)
     stock = bare(called, subject, path)

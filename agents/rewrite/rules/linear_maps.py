@@ -114,7 +114,7 @@ def _of_identity(candidate: Candidate, start: fx.Node, node: fx.Node, inside: li
 
 def _is_map(start: fx.Node, node: fx.Node, matrix: Tensor) -> bool:
     before, after = value(start), value(node)
-    if matrix.dim() != 2 or matrix.shape[0] != before.shape[-1] or before.dtype != after.dtype:
+    if matrix.dim() != 2 or matrix.shape[0] != before.shape[-1] or before.dtype != after.dtype or not after.numel():
         return False
     made = before.double() @ matrix
     if made.shape != after.shape:
