@@ -80,6 +80,19 @@ class PatchedTransformer(PatchedModel):
         finally:
             self.__dict__["config"] = patched_config
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
+        """As stock, on the host: new rows are drawn around the mean of the old ones by float32 products (D1.6)."""
+        state: PatchState = self.__dict__[STATE]
+        model: Any = self
+        place, stock = model.device, state.patcher.stock_config(model)
+        try:
+            model.cpu()
+            table = super().resize_token_embeddings(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            model.to(place)
+        stock.get_text_config().vocab_size = model.config.get_text_config().vocab_size
+        return table
+
 
 @torch.compiler.disable(  # type: ignore[untyped-decorator, no-untyped-call]
     reason="what hf_adapters derived from parameters is made anew when they have changed, and that is no part of a "

@@ -60,7 +60,10 @@ class CompiledModel:
         return _compile_again, (stock_twin(self), *state.options, patched.adapters)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        # sentence-transformers calls .to(device) before every batch. A compiled model has its place already.
+        # sentence-transformers calls .to(device) before every batch. A compiled model has its place already, and its
+        # format there; after .half() its results are in half precision, as those of heads behind it are.
+        state = compiled_state(self)
+        state.caller_dtype = fn(torch.empty(0, dtype=state.caller_dtype)).dtype
         return self
 
 
@@ -84,6 +87,17 @@ class CompiledTransformer(CompiledModel):
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As stock: writes the original weights and config."""
         return stock_twin(self).save_pretrained(*args, **kwargs)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
+        """As stock, on the original weights; the model is compiled again around the new ones."""
+        model: Any = self
+        patched = patch_state(model)
+        assert patched is not None
+        target, dtype, release, backend = compiled_state(model).options
+        try:
+            return decompile(model).resize_token_embeddings(*args, **kwargs)
+        finally:
+            compile_with(model, target=target, dtype=dtype, only=patched.adapters, release=release, backend=backend)
 
 
 def stock_twin(model: Any) -> Any:

@@ -110,7 +110,7 @@ def _loading_model(stock: Any) -> Any:
         if not any(_is_backend(value) for value in (*args, *kwargs.values())):
             return stock(self, model_name_or_path, *args, **kwargs)
         check_version()
-        from hf_adapters.natives.sentence_modules import remember
+        from hf_adapters.natives.sentence_modules import note, remember
         from hf_adapters.natives.sentences import find
         from hf_adapters.runner import compile as compile_model
 
@@ -118,7 +118,8 @@ def _loading_model(stock: Any) -> Any:
         if published is not None and published.native:
             transformer_task, options = _task_and_options(args, kwargs)
             model = published.load(transformer_task, options)
-            remember(self, published, options)
+            note(model, published, options)
+            remember(self, model)
             return _followed(self, compile_model(model, target="spyre"))
         args = tuple("torch" if _is_backend(value) else value for value in args)
         kwargs = {key: "torch" if _is_backend(value) else value for key, value in kwargs.items()}
@@ -127,6 +128,7 @@ def _loading_model(stock: Any) -> Any:
         else:
             model = published.checked(*stock(self, model_name_or_path, *args, output_loading_info=True, **kwargs))
         _refuse_dual_encoders(model)
+        remember(self, model)
         return _followed(self, compile_model(model.eval(), target="spyre"))
 
     return load_model
@@ -151,15 +153,15 @@ def _refuse_dual_encoders(model: Any) -> None:
 
 def _followed(module: Any, model: Any) -> Any:
     """The model, followed in its dtype by the heads: the library casts them to that of the module's first parameter."""
-    module.parameters = functools.partial(_parameters, module, model.dtype)
+    module.parameters = functools.partial(_parameters, module, model)
     return model
 
 
-def _parameters(module: Any, dtype: Any, recurse: bool = True) -> Iterator[Any]:
+def _parameters(module: Any, model: Any, recurse: bool = True) -> Iterator[Any]:
     """Ahead of the parameters, which lie on the device in its own format, an empty one in the dtype of the results."""
     import torch
 
-    yield torch.nn.Parameter(torch.empty(0, dtype=dtype), requires_grad=False)
+    yield torch.nn.Parameter(torch.empty(0, dtype=model.dtype), requires_grad=False)
     yield from type(module).parameters(module, recurse)
 
 

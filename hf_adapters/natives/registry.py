@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hf_adapters.natives import bidirectional, jina_v2, jina_v3, jina_v5, nomic_v2, voyage
+from hf_adapters.natives import bidirectional, jina_v2, jina_v3, jina_v5, nomic_v2, saved, voyage
 from hf_adapters.natives.family import Family, Values
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ FAMILIES: tuple[Family, ...] = (
     nomic_v2.FAMILY,
     voyage.FAMILY,
     bidirectional.FAMILY,
+    saved.FAMILY,
 )
 
 

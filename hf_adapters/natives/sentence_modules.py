@@ -15,6 +15,8 @@ from hf_adapters.errors import UnsupportedOptionError
 from hf_adapters.natives.sentences import Published, find
 
 _LIBRARY = "sentence_transformers."
+_NOTE = "adapters_of_tasks"
+"""Attribute of a config: the task whose adapters are merged, and all tasks that have some."""
 _PLACES = ("token", "cache_folder", "revision", "local_files_only")
 """Arguments of sentence-transformers that say where files are."""
 _ROUTES = {"query": ".query", "document": ".passage"}
@@ -30,8 +32,8 @@ class TaskTransformer(Transformer):  # type: ignore[misc]  # its base comes with
         others: tasks of the checkpoint that other adapters would serve.
     """
 
-    merged: str | None
-    others: tuple[str, ...]
+    merged: str | None = None
+    others: tuple[str, ...] = ()
 
     def forward(self, features: dict[str, Tensor], task: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """As the library's; `task` comes from `encode(texts, task=...)`."""
@@ -68,7 +70,10 @@ def load_modules(stock: Callable[..., Any], model: Any, name: str, given: Mappin
     declared = _declared(name, places)
     below = str(declared[0].get("path") or "") if declared else ""
     published = find(name, {**places, "cache_dir": places["cache_folder"], "subfolder": below or None})
-    foreign = [str(module["type"]) for module in declared or () if not str(module["type"]).startswith(_LIBRARY)]
+    ours = f"{__name__}.{TaskTransformer.__name__}"
+    model._module_classes = {**model._module_classes, ours: TaskTransformer}
+    known = (_LIBRARY, ours)
+    foreign = [str(module["type"]) for module in declared or () if not str(module["type"]).startswith(known)]
     if published is None:
         if foreign and foreign[0] == declared[0]["type"]:
             raise UnsupportedOptionError(f"{name} is loaded by {foreign[0]} of its own repository. {_OTHERWISE}")
@@ -85,12 +90,18 @@ def load_modules(stock: Callable[..., Any], model: Any, name: str, given: Mappin
     return stock(model, name, **untrusted)
 
 
-def remember(module: Any, published: Published, options: Mapping[str, Any]) -> None:
-    """Let a module say which task it was loaded for, where its checkpoint has several."""
-    tasks = published.tasks()
-    if tasks and type(module) is Transformer:
+def note(model: Any, published: Published, options: Mapping[str, Any]) -> None:
+    """Write into a config which task a model was loaded for, where its checkpoint has several; it is saved with it."""
+    if tasks := published.tasks():
+        setattr(model.config, _NOTE, {"merged": options.get("task"), "tasks": list(tasks)})
+
+
+def remember(module: Any, model: Any) -> None:
+    """Let a module tell the task that a model's config notes from others."""
+    noted = getattr(model.config, _NOTE, None)
+    if noted and type(module) in (Transformer, TaskTransformer):
         module.__class__ = TaskTransformer
-        module.merged, module.others = options.get("task"), tasks
+        module.merged, module.others = noted["merged"], tuple(noted["tasks"])
 
 
 def _declared(name: str, places: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -100,10 +100,12 @@ def test_new_weights_are_seen(how: str) -> None:
 
 def test_moves_from_outside_leave_a_compiled_model_in_place() -> None:
     model = compiled(bert())
-    parent = nn.ModuleList([model]).to("cpu").half()
+    parent = nn.ModuleList([model]).to("cpu")
     assert next(parent.parameters()).device.type == "spyre"
     assert model.device.type == "cpu"
-    assert model.dtype == torch.float32
+    assert model.dtype == run(model).dtype == torch.float32
+    parent.half()  # as of the stock model, the results are in half precision
+    assert model.dtype == run(model).dtype == torch.float16
     model.encoder.to("cpu")
     assert cosine(run(model), run(bert())) > 0.99
 
@@ -264,3 +266,24 @@ def test_patched_model_can_be_placed_and_compiled_by_hand() -> None:
     keep = inputs["attention_mask"].bool()
     assert states.device.type == "spyre"
     assert cosine(states.cpu().float()[keep], want[keep]) > 0.999
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("spyre", marks=pytest.mark.slow)])
+def test_more_tokens_are_added_to_the_table(target: str) -> None:
+    def grown(model: Any) -> Any:
+        torch.manual_seed(3)  # new rows are drawn around the mean of the old ones
+        assert model.resize_token_embeddings(100) is model.get_input_embeddings()
+        return model
+
+    inputs = batch(2, 64)
+    inputs["input_ids"][0, 3] = 97
+    with torch.no_grad():
+        want = grown(bert())(**inputs).last_hidden_state
+    keep = inputs["attention_mask"].bool()
+    model = grown(hf_adapters.compile(bert(), target=target))
+    assert cosine(model(**inputs).last_hidden_state[keep], want[keep]) > 0.999
+    model = hf_adapters.decompile(model)
+    assert (type(model), model.config.vocab_size) == (BertModel, 100)
+    by_hand = grown(hf_adapters.patch(bert()).half().to(target)).to("cpu").float()
+    assert cosine(by_hand(**inputs).last_hidden_state[keep], want[keep]) > 0.999
+    assert hf_adapters.unpatch(by_hand).config.vocab_size == 100

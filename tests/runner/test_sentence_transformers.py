@@ -209,6 +209,17 @@ def test_heads_stay_in_the_callers_dtype(path: str, dtype: torch.dtype, tmp_path
     assert ours.state_dict().keys() == plain.state_dict().keys()
 
 
+def test_half_takes_the_results_and_the_heads_behind_them_along(path: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = with_head(path, tmp_path / "model")
+    ours = SentenceTransformer(folder, backend="spyre").half()
+    want = SentenceTransformer(folder, device="cpu").encode(TEXTS, convert_to_tensor=True)
+    got = ours.encode(TEXTS, convert_to_tensor=True)
+    assert (got.dtype, ours[0].auto_model.dtype, ours[2].linear.weight.dtype) == (torch.float16,) * 3
+    assert torch.cosine_similarity(got.float(), want).min() > 0.999
+
+
 @pytest.mark.slow
 def test_a_pool_of_processes(path: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer

@@ -89,6 +89,27 @@ def test_sentences_are_encoded_without_remote_code(
     assert not any("transformers_modules" in name for name in sys.modules)
 
 
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    """Our structures have model types that transformers does not know, and weights under names of their own."""
+    model = SentenceTransformer(str(nomic_folder(tmp_path / "published")), backend="spyre")
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), backend="spyre")
+    assert (again.encode(TEXTS) == model.encode(TEXTS)).all()
+    weights = again[0].auto_model.state_dict()
+    assert all(torch.equal(v.cpu(), weights[k].cpu()) for k, v in model[0].auto_model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_the_task_is_saved_with_the_model(tmp_path: Path) -> None:
+    folder = with_modules(jina_folder(tmp_path / "published"), "custom_st.Transformer")
+    model = SentenceTransformer(str(folder), backend="spyre", model_kwargs={"task": jina.TASKS[0]})
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), backend="spyre")
+    assert (again.encode(TEXTS, task=jina.TASKS[0]) == model.encode(TEXTS)).all()
+    with pytest.raises(hf_adapters.UnsupportedOptionError, match=r"adapters of retrieval\.query are merged"):
+        again.encode(TEXTS, task=jina.TASKS[1])
+
+
 @pytest.mark.slow
 def test_the_task_whose_adapters_are_merged_is_a_model_option(tmp_path: Path) -> None:
     folder = with_modules(jina_folder(tmp_path), "custom_st.Transformer")
