@@ -82,7 +82,7 @@ class RewriteDrafter:
         if stock is not None:
             # What others changed inside is closed to the rules, so the stock module has a better chance.
             at = 0 if changed_inside(called.module) else len(variants)
-            variants[at:at] = [(stock, frozenset()), (stock, openable(stock.module))]
+            variants.insert(at, (stock, openable(stock.module)))
         for form, opened in variants:
             if found or time.monotonic() >= deadline:
                 break

@@ -18,6 +18,8 @@ from hf_adapters.agents.rewrite.trace import Traced
 Say = Callable[[str], None]
 _MORE = 3
 """Other forms that are compiled after one was found that lowers."""
+_STUCK = 30
+"""Compilations one after the other that are refused as forms before were; then nothing is found any more."""
 _SINGLE = 1.5
 """Added to a form's weight before its rules are tried at single places: most fit everywhere or nowhere."""
 _FAR = 8
@@ -62,6 +64,8 @@ class Search:
     inside: bool = False
     _seen: set[str] = field(default_factory=set)
     _expected: list[list[Tensor]] | None = None
+    _refusals: set[tuple[object, ...]] = field(default_factory=set)
+    _stuck: int = 0
 
     def run(self) -> list[Found]:
         """What was found, cheapest first; empty when no form lowers."""
@@ -97,11 +101,16 @@ class Search:
         return sorted(found, key=lambda f: f.us)
 
     def _may_go_on(self) -> bool:
-        return self.compiled < self.compilations and time.monotonic() < self.deadline
+        left = self.compiled < self.compilations and self._stuck < _STUCK
+        return left and time.monotonic() < self.deadline
 
     def _lower(self, candidate: Candidate) -> Lowering:
         self.compiled += 1
         result = lower(candidate, self.release)
+        refusal = (result.node, result.refused and result.refused.detail, result.elsewhere, result.error)
+        known = result.us is None and refusal in self._refusals
+        self._refusals.add(refusal)
+        self._stuck = self._stuck + 1 if known else 0
         what = "; ".join(candidate.steps) or "the stock form"
         if result.us is not None:
             self.say(f"{what}: lowers, {result.us:.2f} us")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from hf_adapters.agents.rewrite import pieces, products, tables
+from hf_adapters.agents.rewrite import pieces, products, search, tables
 from hf_adapters.agents.rewrite.calls import bare, recorded
 from hf_adapters.agents.rewrite.candidate import Candidate
-from hf_adapters.agents.rewrite.device import lower
+from hf_adapters.agents.rewrite.device import Lowering, lower
 from hf_adapters.agents.rewrite.emit import emit
 from hf_adapters.agents.rewrite.modules import openable
 from hf_adapters.agents.rewrite.rules import parts, sticks, sums
@@ -90,9 +90,9 @@ def attention(size: int) -> Candidate:
 
 def first(stock: Candidate, rule: Any) -> Candidate | None:
     """What a rule makes of the first node where it fits, when that is right."""
-    search = Search(traced=stock.traced, release=RELEASE)
+    trial = Search(traced=stock.traced, release=RELEASE)
     nodes = [n for n in stock.graph.nodes if n.op != "output"]
-    return next((c for n in nodes if (c := search._applied(rule, _Copies(stock), n, stock, True)) is not None), None)
+    return next((c for n in nodes if (c := trial._applied(rule, _Copies(stock), n, stock, True)) is not None), None)
 
 
 @pytest.mark.slow
@@ -196,6 +196,15 @@ def test_a_rest_of_something_else_is_no_part_of_the_row() -> None:
 
     stock = Candidate.stock(traced(Other(16, False)))
     assert first(stock, parts.whole_rows) is None
+
+
+def test_a_search_that_meets_one_refusal_again_and_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "lower", lambda *_: Lowering(elsewhere=("aten.x",), node="reshape"))
+    monkeypatch.setattr(search, "_STUCK", 2)
+    trial = Search(traced=attention(48).traced, release=RELEASE)
+    assert trial.run() == []
+    # The stock form is refused first, two others after it.
+    assert trial.compiled == 3
 
 
 def subject_of(architecture: str, without: str, **config: Any) -> Subject:
