@@ -171,7 +171,7 @@ def _combine(
     return CurrentVerdict(
         model=model,
         signature=signature,
-        stand_in=model.stand_in and verdict is not own,
+        stand_in=model.stand_in and (own is None or verdict is not own),
         verdict=verdict.verdict if verdict else None,
         reason=verdict.reason if verdict else _NO_VERDICT,
         evidence=verdict,

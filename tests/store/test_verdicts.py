@@ -37,6 +37,8 @@ def test_before_anything_is_judged_every_model_is_pending(store: Store) -> None:
     assert len(current) == 6
     assert {item.verdict for item in current.values()} == {None}
     assert not any(item.accepted for item in current.values())
+    stand_ins = [name for name, item in current.items() if item.stand_in]
+    assert stand_ins == ["acme/four"], "a first sweep counts without them"
 
 
 def test_one_verdict_counts_for_every_model_of_the_structure(store: Store) -> None:
