@@ -164,9 +164,7 @@ def _result(agents: AgentStore, case: StoredCase) -> Result:
         state=case.state,
         attempts=len(attempts),
         rejected=sum(a.outcome == "rejected" for a in attempts),
-        reason=case.reason
-        if not attempts or case.state in ("waiting", "failed")
-        else attempts[-1].reason or case.reason,
+        reason=_reason(case, attempts),
         false_accept=bool(facts.get("false_accept")),
         simulated_us=figures.get("simulated_us"),
         hand_written_us=facts.get("hand_written_us"),

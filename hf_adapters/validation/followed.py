@@ -46,7 +46,7 @@ def follows_weights(model: nn.Module, patch: Patch, batch: InputSet, thresholds:
 def _change(model: nn.Module) -> None:
     """Scale each parameter by a factor of its own, in place, as an optimizer does."""
     with torch.no_grad():
-        for number, parameter in enumerate(model.parameters()):
+        for number, parameter in enumerate(model.parameters(), start=1):
             if parameter.is_floating_point():
                 parameter.mul_(1.0 + _LARGEST_CHANGE * ((number * 0.618) % 1.0))
 

@@ -20,6 +20,18 @@ from tests.validation.surgery import feed_forward_linears
 
 
 @contextmanager
+def _copied_table(model: nn.Module) -> Iterator[nn.Module]:
+    table = model.get_input_embeddings()  # its weight is the first parameter
+    weight = table.weight.detach().clone()
+
+    def forward(ids: Tensor) -> Tensor:
+        return F.embedding(ids, weight)
+
+    with replaced_forward(table, forward):
+        yield model
+
+
+@contextmanager
 def _copied(model: nn.Module) -> Iterator[nn.Module]:
     linear = feed_forward_linears(model)[-1]
     weight = linear.weight.detach().clone()
@@ -46,7 +58,8 @@ def test_an_honest_patch_follows_the_weights(name: str) -> None:
     assert found.passed, found
 
 
-def test_a_copy_of_a_weight_is_found() -> None:
-    found = _checked("bert", _copied)
+@pytest.mark.parametrize("copied", [_copied, _copied_table])
+def test_a_copy_of_a_weight_is_found(copied: object) -> None:
+    found = _checked("bert", copied)
     assert not found.passed
     assert found.where.startswith("batch/encoder.layer."), "the first layer that does not follow"

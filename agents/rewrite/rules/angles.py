@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from hf_adapters.adapters._sticks import round_up
 from hf_adapters.agents.rewrite import tables
 from hf_adapters.agents.rewrite.candidate import Candidate
-from hf_adapters.agents.rewrite.forms import POINTWISE, STICK, is_float, kind, operands, replace_with, shape, value
+from hf_adapters.agents.rewrite.forms import POINTWISE, is_float, kind, operands, replace_with, shape, value
 
 _TRIGONOMETRIC = ("sin", "cos")
 
@@ -46,7 +47,7 @@ def table_of_angles(candidate: Candidate, node: fx.Node) -> str | None:
         there = candidate.graph.call_method("to", (table,), {"device": device})
         looked = candidate.graph.call_function(F.embedding, (positions, there))
         # Columns that begin inside a stick cannot be given to another operation.
-        starts = (0, _whole(width))
+        starts = (0, round_up(width))
         columns: list[Any] = [(Ellipsis, slice(start or None, start + width)) for start in starts]
         first, rest = (candidate.graph.call_function(operator.getitem, (looked, each)) for each in columns)
         new = candidate.graph.call_function(operator.add, (first, rest))
@@ -128,14 +129,10 @@ def _table(
     rounded: Any = graph.call_method("double", (graph.call_method("float", (exact,)),))
     rest: Any = graph.call_function(operator.sub, (exact, rounded))
     width = shape(top)[-1]
-    if extra := _whole(width) - width:
+    if extra := round_up(width) - width:
         rounded, rest = (graph.call_function(F.pad, (part, (0, extra))) for part in (rounded, rest))
     graph.output(graph.call_function(torch.cat, ((rounded, rest), -1)))
     return graph
-
-
-def _whole(width: int) -> int:
-    return width + -width % STICK
 
 
 RULES = (table_of_angles,)
