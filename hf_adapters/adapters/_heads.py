@@ -6,15 +6,20 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from hf_adapters.adapters._sticks import features
+
 _SEPARATE = (
     ("query", "key", "value"),
     ("q_proj", "k_proj", "v_proj"),
     ("q_lin", "k_lin", "v_lin"),
     ("q", "k", "v"),
 )
-_FUSED = ("Wqkv", "qkv_proj", "query_key_value")
-_OUTPUTS = ("o_proj", "out_proj", "out_lin", "o", "Wo", "dense")
-_SIZES = ("attention_head_size", "head_dim", "key_value_proj_dim")
+_FUSED = ("Wqkv", "qkv_proj", "query_key_value", "c_attn")
+_OUTPUTS = ("o_proj", "out_proj", "out_lin", "o", "Wo", "dense", "c_proj")
+SIZES = ("attention_head_size", "head_dim", "key_value_proj_dim", "head_size")
+"""Attributes of an attention module that hold the size of a head."""
+SPLIT = "split_size"
+"""Attribute with the features of all queries, by which some forwards cut a fused product (GPT-2)."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,8 @@ class Projections:
     Attributes:
         size_name: attribute of the module that holds the size of a head.
         width: that size.
-        inputs: (path below the model, number of heads it produces) of every projection into heads.
+        inputs: (path below the model, number of heads it produces) of every projection into heads; one that is
+            fused makes the heads of queries, keys and values.
         output: (path below the model, number of heads it consumes).
         norms: paths of norms over a single head.
     """
@@ -39,7 +45,7 @@ class Projections:
 def projections(model: nn.Module, path: str) -> Projections | None:
     """The projections of the module at ``path``; None when it is not an attention module of a known structure."""
     module = model.get_submodule(path)
-    size_name = next((n for n in _SIZES if isinstance(module.__dict__.get(n), int)), None)
+    size_name = next((n for n in SIZES if isinstance(module.__dict__.get(n), int)), None)
     if size_name is None:
         return None
     width = int(module.__dict__[size_name])
@@ -48,39 +54,53 @@ def projections(model: nn.Module, path: str) -> Projections | None:
         return None
     inputs = []
     for name in names:
-        heads, rest = divmod(_linear(module, name).out_features, width)
+        heads, rest = divmod(_made(module, name), width)
         if rest:
             return None
         inputs.append((_join(path, name), heads))
-    fused = len(names) == 1
-    query_heads = inputs[0][1] // 3 if fused else inputs[0][1]
-    output = _output(model, path, query_heads * width)
-    if output is None or (fused and inputs[0][1] % 3):
+    output = _output(model, path, width, inputs)
+    if output is None or not _split_by_queries(module, output[1] * width):
         return None
     norms = tuple(_join(path, name) for name, child in module.named_children() if _is_head_norm(child, width))
-    return Projections(size_name, width, tuple(inputs), (output, query_heads), norms)
+    return Projections(size_name, width, tuple(inputs), output, norms)
 
 
 def _input_names(module: nn.Module) -> tuple[str, ...] | None:
-    children = {name for name, child in module.named_children() if isinstance(child, nn.Linear)}
+    children = {name for name, child in module.named_children() if features(child) is not None}
     for names in _SEPARATE:
         if set(names) <= children:
             return names
     return next(((name,) for name in _FUSED if name in children), None)
 
 
-def _output(model: nn.Module, path: str, features: int) -> str | None:
-    """Own child, or, as in BERT, the ``output.dense`` of the parent."""
+def _output(model: nn.Module, path: str, width: int, inputs: list[tuple[str, int]]) -> tuple[str, int] | None:
+    """(path, heads) of an own child, or, as in BERT, of the ``output.dense`` of the parent."""
     candidates = [_join(path, name) for name in _OUTPUTS]
     candidates.append(_join(path.rpartition(".")[0], "output.dense"))
     for candidate in candidates:
         try:
-            child = model.get_submodule(candidate)
+            size = features(model.get_submodule(candidate))
         except AttributeError:
             continue
-        if isinstance(child, nn.Linear) and child.in_features == features:
-            return candidate
+        heads, rest = divmod(size[0], width) if size is not None else (0, 0)
+        if heads and not rest and _are_queries(heads, inputs):
+            return candidate, heads
     return None
+
+
+def _are_queries(heads: int, inputs: list[tuple[str, int]]) -> bool:
+    """The inputs make so many heads of queries, and, when fused, heads of keys and values that these are shared by."""
+    first = inputs[0][1]
+    if len(inputs) > 1:
+        return heads == first
+    shared, rest = divmod(first - heads, 2)
+    return shared > 0 and not rest and heads % shared == 0
+
+
+def _split_by_queries(module: nn.Module, queries: int) -> bool:
+    """A forward that cuts a fused product by a stored size does it by that of the queries."""
+    stored = module.__dict__.get(SPLIT)
+    return stored == queries or (stored is None and "c_attn" not in module._modules)
 
 
 def _is_head_norm(module: nn.Module, width: int) -> bool:
@@ -88,10 +108,10 @@ def _is_head_norm(module: nn.Module, width: int) -> bool:
     return weight is not None and tuple(weight.shape) == (width,)
 
 
-def _linear(module: nn.Module, name: str) -> nn.Linear:
-    child = module.get_submodule(name)
-    assert isinstance(child, nn.Linear)
-    return child
+def _made(module: nn.Module, name: str) -> int:
+    size = features(module.get_submodule(name))
+    assert size is not None
+    return size[1]
 
 
 def _join(path: str, name: str) -> str:

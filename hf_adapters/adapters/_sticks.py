@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.pytorch_utils import Conv1D
 
 from hf_adapters.protocols import PatcherProtocol
 
@@ -58,8 +59,20 @@ def spread(source: Tensor, axis: int, plan: Spread) -> Tensor:
     return widened.flatten(axis, axis + 1)
 
 
-def spread_weight(weight: Tensor, *, rows: Spread | None, columns: Spread | None) -> Tensor:
-    """Zero-pads a Linear weight ``[out, in]`` along both axes; ``None`` leaves an axis alone."""
+def spread_weight(weight: Tensor, *, rows: Spread | None, columns: Spread | None, turned: bool = False) -> Tensor:
+    """Zero-pads a Linear weight ``[out, in]`` along both axes; ``None`` leaves an axis alone.
+
+    Args:
+        weight: ``[out, in]``, or ``[in, out]`` when ``turned``.
+        rows: how the output features are padded.
+        columns: how the input features are padded.
+        turned: the weight lies the other way round (``Conv1D``).
+
+    Returns:
+        ``[padded out, padded in]``.
+    """
+    if turned:
+        weight = weight.t()
     if rows is not None:
         weight = spread(weight, 0, rows)
     if columns is not None:
@@ -82,8 +95,18 @@ def real_lanes(vector: Tensor, *, plan: Spread) -> Tensor:
     return spread(torch.ones_like(vector), 0, plan)
 
 
+def features(module: nn.Module) -> tuple[int, int] | None:
+    """(input, output) features of a module that multiplies by one weight; None for any other.
+
+    Next to ``nn.Linear`` this is the ``Conv1D`` of transformers (GPT-2), whose weight is ``[in, out]``.
+    """
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    return (module.nx, module.nf) if isinstance(module, Conv1D) else None
+
+
 class PaddedLinear(nn.Module):
-    """Mixin for ``nn.Linear``: multiplies by zero-padded copies of the weight and the bias.
+    """Mixin for ``nn.Linear`` and ``Conv1D``: multiplies by zero-padded copies of the weight and the bias.
 
     Attributes:
         padded_weight: derived.
@@ -99,9 +122,9 @@ class PaddedLinear(nn.Module):
 
 
 def pad_linear(
-    patcher: PatcherProtocol, linear: nn.Linear, *, rows: Spread | None = None, columns: Spread | None = None
+    patcher: PatcherProtocol, linear: nn.Module, *, rows: Spread | None = None, columns: Spread | None = None
 ) -> None:
-    """Makes a Linear work on padded sizes; a second call adds to the first (heads on one axis, width on the other).
+    """Makes a product work on padded sizes; a second call adds to the first (heads on one axis, width on the other).
 
     Args:
         patcher: records the steps.
@@ -114,7 +137,8 @@ def pad_linear(
     if not isinstance(linear, PaddedLinear):
         patcher.swap_class(linear, PaddedLinear)
     patcher.set_attr(linear, "padding_plan", plan)
-    patcher.derive(linear, "padded_weight", ("weight",), spread_weight, rows=plan[0], columns=plan[1])
+    turned = isinstance(linear, Conv1D)
+    patcher.derive(linear, "padded_weight", ("weight",), spread_weight, rows=plan[0], columns=plan[1], turned=turned)
     if linear._parameters.get("bias") is None:
         patcher.set_attr(linear, "padded_bias", None)
     elif plan[0] is None:
@@ -129,6 +153,6 @@ def copy_of(source: Tensor) -> Tensor:
 
 
 def has_plan(module: nn.Module, axis: int) -> bool:
-    """True when the Linear is padded already along its output (0) or input (1) features."""
+    """True when the product is padded already along its output (0) or input (1) features."""
     plan: tuple[Any, Any] = module.__dict__.get("padding_plan", (None, None))
     return plan[axis] is not None

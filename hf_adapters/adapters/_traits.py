@@ -6,7 +6,8 @@ from torch import nn
 
 from hf_adapters._classes import split_class
 from hf_adapters.adapters import _probe
-from hf_adapters.adapters._sticks import has_plan, is_whole
+from hf_adapters.adapters._heads import SIZES
+from hf_adapters.adapters._sticks import features, has_plan, is_whole
 from hf_adapters.protocols import Leftover
 
 _NAMES = {
@@ -34,8 +35,6 @@ _NAMES = {
 """Names in the bytecode of a layer that stand for an operation without a kernel (D5.2 to D5.4, D6.2)."""
 
 _QUANTISED = ("bitsandbytes.", "torch.ao.nn.quantized", "torch.ao.nn.qat", "gptqmodel.", "auto_gptq.", "awq.")
-
-_HEAD_SIZES = ("attention_head_size", "head_dim", "key_value_proj_dim")
 
 
 def untreated(model: nn.Module) -> tuple[Leftover, ...]:
@@ -82,10 +81,10 @@ def _always(module: nn.Module, parent: nn.Module) -> list[tuple[str, str]]:
     found = []
     if is_quantised(module):
         found.append(("dtype-unsupported", "quantised weights: the device multiplies floating point weights only"))
-    elif isinstance(module, nn.Linear):
-        if not is_whole(module.in_features) and not has_plan(module, 1):
-            found.append(("matmul-k-stick", f"contracts over {module.in_features} features, not whole sticks"))
-        if module.out_features == 1 and not has_plan(module, 0):
+    elif (size := features(module)) is not None:
+        if not is_whole(size[0]) and not has_plan(module, 1):
+            found.append(("matmul-k-stick", f"contracts over {size[0]} features, not whole sticks"))
+        if size[1] == 1 and not has_plan(module, 0):
             found.append(("matmul-out-one", "one output feature"))
     # Some forwards read the weights of a convolution instead of calling it.
     treated = any(split_class(type(m))[1] for m in (module, parent))
@@ -103,7 +102,7 @@ def _in_layer(module: nn.Module) -> list[tuple[str, str]]:
     found += [(_NAMES[name], f"its forward uses {name}") for name in sorted(names & set(_NAMES))]
     if isinstance(module, nn.LayerNorm):
         found.append(("layer-norm-shape", f"native layer norm over {tuple(module.normalized_shape)}"))
-    size = next((module.__dict__[n] for n in _HEAD_SIZES if isinstance(module.__dict__.get(n), int)), None)
+    size = next((module.__dict__[n] for n in SIZES if isinstance(module.__dict__.get(n), int)), None)
     if size is not None and not is_whole(size):
         found.append(("view-stick-split", f"heads of {size}"))
     return found

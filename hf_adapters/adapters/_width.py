@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from hf_adapters.adapters import _probe
-from hf_adapters.adapters._heads import projections
+from hf_adapters.adapters._heads import SIZES, projections
 from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
 from hf_adapters.adapters._rms import variant_of
-from hf_adapters.adapters._sticks import STICK, Spread, has_plan, is_whole, round_up
+from hf_adapters.adapters._sticks import STICK, Spread, features, has_plan, is_whole, round_up
 from hf_adapters.adapters.layer_norm import layer_norm_of
 
 
@@ -39,8 +39,9 @@ def padded_widths(model: nn.Module, crooked: set[int]) -> dict[int, int]:
     """
     taken: set[int] = set()
     for module in model.modules():
-        if isinstance(module, nn.Linear):
-            taken |= {module.in_features, module.out_features}
+        sizes = features(module)
+        if sizes is not None:
+            taken |= set(sizes)
         else:
             taken |= {p.shape[-1] for p in module._parameters.values() if p is not None and p.dim()}
     chosen: dict[int, int] = {}
@@ -54,19 +55,20 @@ def padded_widths(model: nn.Module, crooked: set[int]) -> dict[int, int]:
 
 
 def plan_widths(model: nn.Module) -> WidthPlan | None:
-    """What to pad so that every Linear contracts over whole sticks; None when nothing has to or not all of it can.
+    """What to pad so that every product contracts over whole sticks; None when nothing has to or not all of it can.
 
     A width is padded wherever it occurs: in the residual stream, or between two projections of a feed-forward network.
     Zeros stay zeros through norms (with the true count), residual additions and products, and meet zero columns.
     """
-    linears = {p: m for p, m in model.named_modules() if isinstance(m, nn.Linear)}
-    crooked = {m.in_features for m in linears.values() if not is_whole(m.in_features) and not has_plan(m, 1)}
+    products = [(m, size) for m in model.modules() if (size := features(m)) is not None]
+    crooked = {size[0] for m, size in products if not is_whole(size[0]) and not has_plan(m, 1)}
     if not crooked or not _heads_settled(model, crooked):
         return None
     plan = WidthPlan(padded=padded_widths(model, crooked))
     for path, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            rows, columns = _rows(model, path, module, plan.padded), _columns(module, plan.padded)
+        size = features(module)
+        if size is not None:
+            rows, columns = _rows(model, path, size[1], plan.padded), _columns(module, size[0], plan.padded)
             if rows or columns:
                 plan.linears[path] = (rows, columns)
         elif not _add_other(plan, path, module, crooked):
@@ -78,18 +80,17 @@ def plan_widths(model: nn.Module) -> WidthPlan | None:
 def _heads_settled(model: nn.Module, crooked: set[int]) -> bool:
     """Projections into heads of such a width are padded head by head, or their heads fill sticks already."""
     for path, module in model.named_modules():
-        if not any(isinstance(module.__dict__.get(n), int) for n in ("attention_head_size", "head_dim")):
+        if not any(isinstance(module.__dict__.get(n), int) for n in SIZES):
             continue
-        direct = [c for c in module.children() if isinstance(c, nn.Linear) and c.out_features in crooked]
+        direct = [c for c in module.children() if (features(c) or (0, 0))[1] in crooked]
         if any(not has_plan(c, 0) and not has_plan(c, 1) for c in direct) and projections(model, path) is not None:
             return False
     return True
 
 
-def _rows(model: nn.Module, path: str, linear: nn.Linear, padded: dict[int, int]) -> Spread | None:
-    if has_plan(linear, 0):
+def _rows(model: nn.Module, path: str, width: int, padded: dict[int, int]) -> Spread | None:
+    if has_plan(model.get_submodule(path), 0):
         return None
-    width = linear.out_features
     if width in padded:
         return (1, width, padded[width])
     half, rest = divmod(width, 2)
@@ -99,9 +100,8 @@ def _rows(model: nn.Module, path: str, linear: nn.Linear, padded: dict[int, int]
     return None
 
 
-def _columns(linear: nn.Linear, padded: dict[int, int]) -> Spread | None:
-    width = linear.in_features
-    return None if has_plan(linear, 1) or width not in padded else (1, width, padded[width])
+def _columns(module: nn.Module, width: int, padded: dict[int, int]) -> Spread | None:
+    return None if has_plan(module, 1) or width not in padded else (1, width, padded[width])
 
 
 def _add_other(plan: WidthPlan, path: str, module: nn.Module, crooked: set[int]) -> bool:

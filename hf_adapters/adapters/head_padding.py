@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hf_adapters.adapters import _attention, _probe
-from hf_adapters.adapters._heads import Projections, projections
+from hf_adapters.adapters._heads import SPLIT, Projections, projections
 from hf_adapters.adapters._rms import pad_any_norm
 from hf_adapters.adapters._rotary import POSITION_EMBEDDINGS, HostTables, MatrixRotary
 from hf_adapters.adapters._sticks import is_whole, pad_linear, round_up
@@ -61,9 +61,9 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     padded: int = site.meta["padded"]
     module = model.get_submodule(site.path)
     for path, heads in parts.inputs:
-        pad_linear(patcher, _linear(model, path), rows=(heads, parts.width, padded))
+        pad_linear(patcher, model.get_submodule(path), rows=(heads, parts.width, padded))
     path, heads = parts.output
-    pad_linear(patcher, _linear(model, path), columns=(heads, parts.width, padded))
+    pad_linear(patcher, model.get_submodule(path), columns=(heads, parts.width, padded))
     for path in parts.norms:
         pad_any_norm(patcher, model.get_submodule(path), parts.width, padded)
     scaling = next((name for name in _SCALINGS if isinstance(module.__dict__.get(name), float)), None)
@@ -73,20 +73,14 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
         # What the module derives from the padded size and hands to the attention function is replaced there.
         patcher.set_attr(module, "real_scaling", parts.width**-0.5)
     patcher.set_attr(module, parts.size_name, padded)
-    if "all_head_size" in module.__dict__:
-        patcher.set_attr(module, "all_head_size", heads * padded)
+    for name in ("all_head_size", SPLIT):
+        if name in module.__dict__:
+            patcher.set_attr(module, name, heads * padded)
     if isinstance(module, MatrixRotary):
         place_rotation(patcher, module, padded)
         for tables in model.modules():
             if isinstance(tables, HostTables) and tables.table_width != padded:
                 patcher.set_attr(tables, "table_width", padded)
-
-
-def _linear(model: nn.Module, path: str) -> nn.Linear:
-    linear = model.get_submodule(path)
-    if not isinstance(linear, nn.Linear):
-        raise TypeError(f"{path} is a {type(linear).__name__}, expected a Linear")
-    return linear
 
 
 def _model(family: str) -> nn.Module:
@@ -100,6 +94,7 @@ def _model(family: str) -> nn.Module:
         "bert": (transformers.BertModel, transformers.BertConfig, {}),
         "bert_wide": (transformers.BertModel, transformers.BertConfig, {"hidden_size": 192, "num_attention_heads": 2}),
         "albert": (transformers.AlbertModel, transformers.AlbertConfig, {"embedding_size": 64}),
+        "gpt2": (transformers.GPT2Model, transformers.GPT2Config, {"bos_token_id": 1, "eos_token_id": 2}),
     }
     model_class, config_class, extra = options[family]
     torch.manual_seed(4)
@@ -113,7 +108,7 @@ def _inputs() -> dict[str, Any]:
 
 
 def _examples() -> list[Example]:
-    return [Example(name, functools.partial(_model, name), _inputs) for name in ("bert", "bert_wide", "albert")]
+    return [Example(name, functools.partial(_model, name), _inputs) for name in ("bert", "bert_wide", "albert", "gpt2")]
 
 
 ADAPTER = Adapter(

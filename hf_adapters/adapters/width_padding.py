@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hf_adapters._classes import split_class
 from hf_adapters.adapters._rms import pad_any_norm
-from hf_adapters.adapters._sticks import STICK, has_plan, pad_linear, spread_table
+from hf_adapters.adapters._sticks import STICK, features, has_plan, pad_linear, spread_table
 from hf_adapters.adapters._width import plan_widths
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
@@ -93,8 +94,10 @@ def _width_sites(model: nn.Module) -> list[Site]:
         return []
     found = []
     for path, (rows, columns) in plan.linears.items():
-        linear = model.get_submodule(path)
-        before = f"Linear {linear.in_features} -> {linear.out_features}"
+        module = model.get_submodule(path)
+        size = features(module)
+        assert size is not None
+        before = f"{split_class(type(module))[0].__name__} {size[0]} -> {size[1]}"
         meta: dict[str, Any] = {"rows": rows, "columns": columns}
         found.append(Site(path=path, kind="linear", before=before, after="zero-padded to whole sticks", meta=meta))
     for kind, modules in (("norm", plan.norms), ("table", plan.tables)):
@@ -109,7 +112,7 @@ def _width_sites(model: nn.Module) -> list[Site]:
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
     module = model.get_submodule(site.path)
-    if site.kind == "linear" and isinstance(module, nn.Linear):
+    if site.kind == "linear":
         pad_linear(patcher, module, rows=site.meta["rows"], columns=site.meta["columns"])
     elif site.kind == "one feature" and isinstance(module, nn.Linear):
         pad_linear(patcher, module, rows=(1, 1, STICK))

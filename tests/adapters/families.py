@@ -85,8 +85,15 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "GPTNeoX",
         {**_SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
     ),
+    "gpt_neox_heads_32": ("GPTNeoX", {**_SIZES, **_ROPE, "num_attention_heads": 4}),
+    "gpt2_48": (
+        "GPT2",
+        {"vocab_size": 60, "n_embd": 48, "n_layer": 2, "n_head": 3, "n_positions": 160, "initializer_range": 0.1,
+         "scale_attn_by_inverse_layer_idx": True, "bos_token_id": 1, "eos_token_id": 2},
+    ),
     "phi_heads_32": ("Phi", {**_SIZES, "num_attention_heads": 4, "partial_rotary_factor": 0.5}),
     "phi3": ("Phi3", {**_SIZES, **_TOKENS, "num_key_value_heads": 1}),
+    "phi3_heads_32": ("Phi3", {**_SIZES, **_TOKENS, "num_attention_heads": 4, "num_key_value_heads": 2}),
     "gptj": (
         "GPTJ",
         {"vocab_size": 60, "n_embd": 128, "n_layer": 2, "n_head": 2, "rotary_dim": 32, "n_positions": 160,
