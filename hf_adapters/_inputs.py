@@ -92,7 +92,7 @@ def prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, 
     if table is None and "attention_mask" not in arguments:
         _refuse_packing(arguments.get("position_ids"))
     check_ids(model, arguments, table, length)
-    attend_to_all(model, length)
+    attend_to_all(model, length, LENGTH_BUCKET)
     extent = Extent(batch, length, _power_of_two(batch), _padded_length(model, length, table, padding))
     _pad(model, arguments, extent, table)
     if "use_cache" in stock_parameters(model):

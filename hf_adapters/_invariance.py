@@ -47,7 +47,7 @@ def padding_changes_values(model: nn.Module, pad_token: int) -> bool:
     return any(not _same(a, b) for a, b in zip(short, long, strict=True))
 
 
-def attend_to_all(model: nn.Module, length: int) -> None:
+def attend_to_all(model: nn.Module, length: int, bucket: int) -> None:
     """Let a model with block-sparse attention attend to all tokens where it would by itself: at a few blocks of them.
 
     Which blocks see which depends on their number, so a padded input must not be what it decides by.
@@ -55,9 +55,11 @@ def attend_to_all(model: nn.Module, length: int) -> None:
     Args:
         model: a text model.
         length: of the caller's input, in tokens.
+        bucket: the input will be padded to a multiple of so many tokens.
 
     Raises:
-        UnsupportedOptionError: the input is so long that its blocks would be looked up one by one.
+        UnsupportedOptionError: the input is longer, and blocks of keys would be looked up one by one, or padding to
+            the bucket would add a block of its own, which all tokens see.
     """
     parts: Iterator[Any] = model.modules()
     for module in parts:
@@ -68,12 +70,19 @@ def attend_to_all(model: nn.Module, length: int) -> None:
         if not isinstance(blocks, int) or not isinstance(size, int) or not hasattr(module, "save_pretrained"):
             continue
         limit = (5 + 2 * blocks) * size
-        if length > limit:
+        if length <= limit:
+            module.set_attention_type("original_full")
+        elif not getattr(module, "masks_by_blocks", False) or _blocks(length, bucket, size) != -(-length // size):
             raise UnsupportedOptionError(
-                f"{type(model).__name__} looks blocks of keys up by index beyond {limit} tokens, and the input has "
-                f'{length}; truncate it, or let all tokens attend to all with model.set_attention_type("original_full")'
+                f"{type(model).__name__} attends by blocks of {size} tokens beyond {limit}, and the input has "
+                f"{length}. On the device that needs heads of whole sticks and blocks of {bucket} tokens or multiples; "
+                'truncate the input, or let all tokens attend to all with model.set_attention_type("original_full")'
             )
-        module.set_attention_type("original_full")
+
+
+def _blocks(length: int, bucket: int, size: int) -> int:
+    padded = -(-length // bucket) * bucket
+    return -(-padded // size)
 
 
 def _is_foreign(model: nn.Module) -> bool:

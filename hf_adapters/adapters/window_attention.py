@@ -1,7 +1,8 @@
-"""Attention over a sliding window with a few global tokens (Longformer), as dense attention under a mask.
+"""Attention over a sliding window with a few global tokens (Longformer, BigBird), as dense attention under a mask.
 
 The stock layer lays overlapping chunks of keys beside each other and skews them, with views that cut sticks, flips
 along the stick and boolean indexing (D5.4, D6.11). A matrix of all scores with the window in its mask is the same sum.
+BigBird's windows, in blocks, are in ``_block_attention.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from hf_adapters._classes import split_class
 from hf_adapters.adapters import _attention, _probe
+from hf_adapters.adapters._block_attention import HostBlockMasks, HostBlocks, MaskedBlocks, looks_blocks_up
 from hf_adapters.adapters._sticks import is_whole
 from hf_adapters.protocols import Adapter, Example, PatcherProtocol, Site
 
@@ -190,6 +192,25 @@ class MaskedWindow(nn.Module):
 
 
 def _sites(model: nn.Module) -> list[Site]:
+    return [*_window_sites(model), *_block_sites(model)]
+
+
+def _block_sites(model: nn.Module) -> list[Site]:
+    found = []
+    layers = {path: m for path, m in model.named_modules() if looks_blocks_up(m) and is_whole(m.attention_head_size)}
+    for path in layers:
+        found.append(Site(path=path, kind="blocks", before="blocks of keys by index", after="dense, under a mask"))
+    for encoder in sorted({path.rpartition(".layer.")[0] for path in layers}):
+        outer = encoder.rpartition(".")[0]
+        found.append(
+            Site(path=outer, kind="block tokens", before="products of blocked masks", after="made on the host")
+        )
+        after = "mask of all layers made on the host"
+        found.append(Site(path=encoder, kind="block masks", before="masks by block", after=after))
+    return found
+
+
+def _window_sites(model: nn.Module) -> list[Site]:
     found = []
     for path, module in model.named_modules():
         layers = getattr(module, "layer", None)
@@ -218,8 +239,17 @@ def _windowed(module: Any) -> bool:
 
 
 def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
-    mixins = {"tokens": HostTokenKinds, "windows": HostWindows, "attention": MaskedWindow}
-    patcher.swap_class(model.get_submodule(site.path), mixins[site.kind])
+    patcher.swap_class(model.get_submodule(site.path), _MIXINS[site.kind])
+
+
+_MIXINS: dict[str, type[nn.Module]] = {
+    "tokens": HostTokenKinds,
+    "windows": HostWindows,
+    "attention": MaskedWindow,
+    "block tokens": HostBlocks,
+    "block masks": HostBlockMasks,
+    "blocks": MaskedBlocks,
+}
 
 
 def _longformer() -> nn.Module:
@@ -231,6 +261,18 @@ def _longformer() -> nn.Module:
         initializer_range=0.1, max_position_embeddings=60, attention_window=[8, 4], pad_token_id=1,
     )  # fmt: skip
     model: nn.Module = LongformerModel(config)
+    return model.double().eval()
+
+
+def _big_bird() -> nn.Module:
+    from transformers import BigBirdConfig, BigBirdModel
+
+    torch.manual_seed(6)
+    config = BigBirdConfig(
+        vocab_size=40, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        initializer_range=0.1, max_position_embeddings=60, block_size=2, num_random_blocks=2,
+    )  # fmt: skip
+    model: nn.Module = BigBirdModel(config)
     return model.double().eval()
 
 
@@ -247,17 +289,18 @@ def _examples() -> list[Example]:
     return [
         Example("windows", _longformer, functools.partial(_inputs, ()), widened=True),
         Example("global_tokens", _longformer, functools.partial(_inputs, (0, 5, 20)), widened=True),
+        Example("blocks", _big_bird, functools.partial(_inputs, ()), widened=True),
     ]
 
 
 ADAPTER = Adapter(
     name="window_attention",
-    summary="Longformer's sliding window and global tokens as dense attention under a mask.",
+    summary="Sliding windows, by tokens or blocks, and global tokens as dense attention under a mask.",
     rules=("view-stick-split", "indirect-access", "dynamic-shape", "dtype-cast"),
     equivalence="reassociated",
     sites=_sites,
     apply=_apply,
     examples=_examples,
-    architectures=("longformer",),
+    architectures=("longformer", "big_bird"),
     order=9,
 )

@@ -173,19 +173,45 @@ def test_a_class_that_transformers_removed(heads: int) -> None:
         assert torch.equal(model(**inputs), want)
 
 
-@pytest.mark.parametrize("target", ["cpu", "spyre"])
-def test_attention_by_blocks_is_refused_where_it_begins(target: str) -> None:
-    """BigBird attends to all tokens up to seven blocks here; padded to 128 it would count eight."""
+def big_bird(size: int, random_blocks: int = 1) -> Any:
     config = hf.BigBirdConfig(
-        **COMMON, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=256, block_size=16,
-        num_random_blocks=1,
+        **COMMON, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=640, block_size=size,
+        num_random_blocks=random_blocks,
     )  # fmt: skip
-    model, inputs = seeded(hf.BigBirdModel(config)), batch(2, 105)
+    return seeded(hf.BigBirdModel(config))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize(
+    ("target", "random_blocks", "length"),
+    [("cpu", 1, 449), ("cpu", 2, 600), pytest.param("spyre", 1, 500, marks=pytest.mark.slow)],
+)
+def test_attention_by_blocks(target: str, random_blocks: int, length: int, side: str) -> None:
+    """BigBird beyond its few blocks: the first one counts again for each random block, and padding ends in the last."""
+    inputs = batch(2, length)
+    if side == "left":
+        inputs["attention_mask"] = inputs["attention_mask"].flip(1)
     with torch.no_grad():
-        want = seeded(hf.BigBirdModel(config))(**inputs).last_hidden_state
+        want = big_bird(64, random_blocks)(**inputs).last_hidden_state
+    model = hf_adapters.compile(big_bird(64, random_blocks), target=target)
+    got = model(**inputs).last_hidden_state
+    assert model.attention_type == "block_sparse"
+    assert cosine(at_tokens(got, inputs), at_tokens(want, inputs)) > 0.999
+    with pytest.raises(NotImplementedError, match="weights by block"):
+        model(**inputs, output_attentions=True)
+    with torch.no_grad():
+        assert torch.equal(hf_adapters.decompile(model)(**inputs).last_hidden_state, want)
+
+
+@pytest.mark.parametrize("target", ["cpu", "spyre"])
+def test_blocks_that_padding_would_add_are_refused(target: str) -> None:
+    """BigBird attends to all tokens up to seven blocks here; padded to 128 it would count eight."""
+    model, inputs = big_bird(16), batch(2, 105)
+    with torch.no_grad():
+        want = big_bird(16)(**inputs).last_hidden_state
     hf_adapters.compile(model, target=target)
-    for length in (113, 200):
-        with pytest.raises(errors.UnsupportedOptionError, match=f"beyond 112 tokens.*{length}.*original_full"):
+    for length in (129, 200):
+        with pytest.raises(errors.UnsupportedOptionError, match=f"beyond 112.* {length}\\..*original_full"):
             model(**batch(2, length))
     assert cosine(at_tokens(model(**inputs).last_hidden_state, inputs), at_tokens(want, inputs)) > 0.999
     hf_adapters.decompile(model).set_attention_type("original_full")
