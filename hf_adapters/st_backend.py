@@ -127,28 +127,10 @@ def _loading_model(stock: Any) -> Any:
             model = stock(self, model_name_or_path, *args, **kwargs)
         else:
             model = published.checked(*stock(self, model_name_or_path, *args, output_loading_info=True, **kwargs))
-        _refuse_dual_encoders(model)
         remember(self, model)
         return _followed(self, compile_model(model.eval(), target="spyre"))
 
     return load_model
-
-
-def _refuse_dual_encoders(model: Any) -> None:
-    """The library calls methods of these with what a processor for each kind of input gives; no such way is tested.
-
-    Raises:
-        UnsupportedOptionError: says which class embeds text alone.
-    """
-    from hf_adapters.errors import UnsupportedOptionError
-
-    if hasattr(model, "get_text_features"):
-        name = type(model).__name__
-        raise UnsupportedOptionError(
-            f'backend="{BACKEND}": {name} embeds texts and other inputs by methods of its own. Load it with '
-            "transformers and call hf_adapters.compile(model).get_text_features(...), or compile its text model, as "
-            f"{name.removesuffix('Model')}TextModelWithProjection"
-        )
 
 
 def _followed(module: Any, model: Any) -> Any:

@@ -112,6 +112,32 @@ def test_saving_writes_the_stock_pipeline(path: str, tmp_path: Path) -> None:
     assert np.array_equal(hf_adapters.decompile(ours).encode(TEXTS), want)
 
 
+def dual_encoders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their texts are embedded by a method of the model, not by its forward."""
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoProcessor, AutoTokenizer, CLIPConfig, CLIPModel
+
+    part = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 128}
+    text = {**part, "vocab_size": 90, "max_position_embeddings": 96, "pad_token_id": 0, "eos_token_id": 3}
+    vision = {**part, "image_size": 32, "patch_size": 16}
+    path = saved(seeded(CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=32))), folder)
+    # The whole processor reads images, too, by a library that is not needed for texts.
+    monkeypatch.setattr(AutoProcessor, "from_pretrained", AutoTokenizer.from_pretrained)
+    plain, ours = SentenceTransformer(path, device="cpu"), SentenceTransformer(path, backend="spyre")
+    assert ours[0].modality_config["text"]["method"] == "get_text_features"
+    want, got = plain.encode(TEXTS), ours.encode(TEXTS)
+    assert got.dtype == want.dtype
+    same(got, want)
+    ours.save_pretrained(str(folder / "again"))
+    assert np.array_equal(SentenceTransformer(str(folder / "again"), device="cpu").encode(TEXTS), want)
+    assert np.array_equal(hf_adapters.decompile(ours).encode(TEXTS), want)
+
+
+@pytest.mark.usefixtures("on_host")
+def test_dual_encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dual_encoders(tmp_path / "model", monkeypatch)
+
+
 def cross_encoders(folder: Path, labels: int) -> None:
     from sentence_transformers import CrossEncoder
     from transformers import BertConfig, BertForSequenceClassification
@@ -126,6 +152,10 @@ def cross_encoders(folder: Path, labels: int) -> None:
     if labels == 1:
         ranks = [[hit["corpus_id"] for hit in model.rank("red cat", TEXTS)] for model in (plain, ours)]
         assert ranks[0] == ranks[1]
+    ours.save_pretrained(str(folder / "again"))
+    assert np.array_equal(CrossEncoder(str(folder / "again"), device="cpu").predict(pairs), want)
+    again = CrossEncoder(str(folder / "again"), backend="spyre").predict(pairs)
+    assert np.abs(again - got).max() < 1e-6
 
 
 @pytest.mark.usefixtures("on_host")
@@ -159,9 +189,13 @@ def sparse_encoders(folder: Path) -> None:
     config = BertConfig(**COMMON, num_hidden_layers=2, num_attention_heads=1)
     path = saved(seeded(BertForMaskedLM(config)), folder)
     want = SparseEncoder(path, device="cpu").encode(TEXTS).to_dense()
-    got = SparseEncoder(path, backend="spyre").encode(TEXTS)
+    ours = SparseEncoder(path, backend="spyre")
+    got = ours.encode(TEXTS)
     assert got.is_sparse
     same(got.to_dense(), want)
+    ours.save_pretrained(str(folder / "again"))
+    again = SparseEncoder(str(folder / "again"), device="cpu").encode(TEXTS).to_dense()
+    assert np.array_equal(again.numpy(), want.numpy())
 
 
 @pytest.mark.usefixtures("on_host")
@@ -170,7 +204,7 @@ def test_sparse_encoders(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_classes_on_the_device(path: str, tmp_path: Path) -> None:
+def test_all_classes_on_the_device(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sentence_transformers import SentenceTransformer
 
     torch.spyre.reset_launch_count()
@@ -180,6 +214,7 @@ def test_all_classes_on_the_device(path: str, tmp_path: Path) -> None:
     assert ours[0].auto_model.embeddings.word_embeddings.weight.device.type == "spyre"
     cross_encoders(tmp_path / "cross", 1)
     sparse_encoders(tmp_path / "sparse")
+    dual_encoders(tmp_path / "dual", monkeypatch)
     assert torch.spyre.launch_count() > 0
 
 

@@ -87,14 +87,3 @@ def test_unknown_backends_are_still_refused_by_the_library(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="Unsupported backend 'spyyre'"):
         SentenceTransformer(saved_bert(tmp_path), backend="spyyre")
     assert any(isinstance(finder, st_backend._Finder) for finder in sys.meta_path)
-
-
-def test_models_of_two_towers_are_told_to_give_one(tmp_path: Path) -> None:
-    """Their text is embedded by a method, not by the forward, which is all that is compiled."""
-    from sentence_transformers import SentenceTransformer
-    from transformers import CLIPConfig, CLIPModel
-
-    path, tower = saved_bert(tmp_path), {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 1}
-    CLIPModel(CLIPConfig(text_config=tower, vision_config=tower)).save_pretrained(path)
-    with pytest.raises(hf_adapters.UnsupportedOptionError, match=r"CLIPModel embeds .*CLIPTextModelWithProjection"):
-        SentenceTransformer(path, backend="spyre")
