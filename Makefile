@@ -21,11 +21,11 @@ FOLDERS  := $(wildcard corpus agents migrations)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup weights sweep test test-oldest opinfo lint format typecheck bench bench-agents bench-device bench-dispatch sanitize docs clean check-tools $(TYPED)
+.PHONY: help setup weights sweep test test-oldest opinfo mutations lint format typecheck bench bench-agents bench-device bench-dispatch sanitize docs clean check-tools $(TYPED)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
-	@echo 'make weights | test-oldest | opinfo | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | sanitize | docs | format | clean'
+	@echo 'make weights | test-oldest | opinfo | mutations | lint | typecheck | bench | bench-agents | bench-device | bench-dispatch | sanitize | docs | format | clean'
 	@echo 'variables: TOP=$(TOP) DB=$(DB) PYTHON=$(PYTHON) TEST_JOBS=$(TEST_JOBS) TESTS=tests/device'
 
 check-tools:
@@ -93,6 +93,10 @@ $(TYPED):
 # Every sample of PyTorch's own operator and module tests, in every dtype that the device stores.
 opinfo: setup
 	SPYRE_OPINFO=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 3600 tests/opinfo
+
+# Every known-wrong patch against every family, half an hour.
+mutations: setup
+	SPYRE_MUTATIONS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 1800 tests/validation/test_every_family.py tests/validation/test_suites.py
 
 lint: setup $(TYPED)
 	$(BIN)/ruff check $(LINTED)

@@ -22,8 +22,9 @@ from hf_adapters.validate import validate
 from hf_adapters.validation.runners import Simulated
 from hf_adapters.validation.types import Validation
 from tests.validation import structures
+from tests.validation.dishonest import DISHONEST
 from tests.validation.honest import HONEST
-from tests.validation.mutations import DISHONEST, NUMERIC, Mutation
+from tests.validation.mutations import NUMERIC, Mutation
 
 SUITE = ("bert", "minilm", "qwen3", "distilbert", "xlm-roberta", "modernbert", "gpt2", "encoder")
 CORPUS_ELEMENTS = 20_000_000

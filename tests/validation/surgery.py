@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 NORM_EPS = ("eps", "variance_epsilon", "epsilon")
+OUTPUTS = re.compile(
+    r"(attention\.(output\.)?dense|(self_)?attn\.(o_proj|out_proj|dense|Wo|c_proj|o)|attention\.out_(lin|proj)"
+    r"|attentions\.\d+\.out_lin|SelfAttention\.o)$"
+)
+QUERIES = re.compile(
+    r"(attention\.(self\.)?(query|in_proj|query_proj|q_lin|query_key_value)|attn\.(q_proj|qkv_proj|c_attn|Wqkv|q)"
+    r"|self_attention\.query_key_value|attn\.attention\.q_proj|attentions\.\d+\.q_lin|SelfAttention\.q)$"
+)
+FEED_FORWARD = re.compile(
+    r"(intermediate\.dense|ffn(s\.\d+)?\.lin1|albert_layers\.\d+\.ffn|DenseReluDense\.wi|feed_forward\.w1"
+    r"|mlp\.(gate_proj|gate_up_proj|Wi|c_fc|gated_layers|up_gated_layer|fc1|fc_in|dense_h_to_4h))$"
+)
 
 
 def activations(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    """(parent, attribute, module) of every activation that bends between -3 and 3 like gelu or silu."""
+    """(parent, attribute, module) of every activation that is nearly nothing at -3 and nearly all at 3 (gelu, relu)."""
     found = []
     for parent in model.modules():
         for name, child in parent.named_children():
             plain = next(child.parameters(), None) is None and next(child.children(), None) is None
-            if plain and _is_smooth_activation(child):
+            if plain and _is_activation(child):
                 found.append((parent, name, child))
     return found
 
 
-def _is_smooth_activation(module: nn.Module) -> bool:
+def _is_activation(module: nn.Module) -> bool:
     x = torch.tensor([[-3.0, 0.0, 3.0]])
     try:
         y = module(x)
@@ -32,7 +46,7 @@ def _is_smooth_activation(module: nn.Module) -> bool:
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
         return False
     low, middle, high = (float(value) for value in y[0])
-    return abs(low) < 0.2 and middle == 0.0 and 2.8 < high != 3.0
+    return abs(low) < 0.2 and middle == 0.0 and 2.8 < high <= 3.0
 
 
 def attentions(model: nn.Module) -> list[nn.Module]:
@@ -47,25 +61,34 @@ def attentions(model: nn.Module) -> list[nn.Module]:
 
 def output_projections(model: nn.Module) -> list[tuple[nn.Module, int]]:
     """(module, head size) of the projection behind each attention's heads."""
-    config = model.config
-    heads = getattr(config, "num_attention_heads", None) or config.n_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    ends = ("attention.output.dense", "self_attn.o_proj", "attention.out_lin", "attn.Wo", "attn.c_proj")
-    return [(module, size) for name, module in model.named_modules() if name.endswith(ends)]
+    heads = next(n for n in ("num_attention_heads", "n_heads", "num_heads", "n_head") if getattr(model.config, n, None))
+    return [
+        (module, (module.nx if isinstance(module, Conv1D) else module.in_features) // getattr(model.config, heads))
+        for name, module in model.named_modules()
+        if OUTPUTS.search(name)
+    ]
+
+
+def queries(model: nn.Module) -> list[nn.Module]:
+    """The projection, often a fused one, that makes the queries of each attention."""
+    return [module for name, module in model.named_modules() if QUERIES.search(name)]
 
 
 def position_tables(model: nn.Module) -> list[nn.Module]:
     """Learned position embeddings."""
-    return [
-        m
-        for n, m in model.named_modules()
-        if isinstance(m, nn.Embedding) and n.rpartition(".")[2] in ("position_embeddings", "wpe")
-    ]
+    names = ("position_embeddings", "position_embedding", "wpe")
+    return [m for n, m in model.named_modules() if isinstance(m, nn.Embedding) and n.rpartition(".")[2] in names]
+
+
+def relative_tables(model: nn.Module) -> list[nn.Module]:
+    """Tables, learned or not, of what attention adds for the distance of two tokens, or turns them by."""
+    names = ("relative_attention_bias", "embed_positions")
+    return [m for n, m in model.named_modules() if isinstance(m, nn.Embedding) and n.rpartition(".")[2] in names]
 
 
 def rotaries(model: nn.Module) -> list[nn.Module]:
     """Modules that make rotary tables."""
-    return [m for n, m in model.named_modules() if n.rpartition(".")[2] == "rotary_emb"]
+    return [m for n, m in model.named_modules() if n.rpartition(".")[2] in ("rotary_emb", "rotary_embeddings")]
 
 
 def norms(model: nn.Module) -> list[tuple[nn.Module, str]]:
@@ -81,11 +104,7 @@ def norms(model: nn.Module) -> list[tuple[nn.Module, str]]:
 
 def feed_forward_linears(model: nn.Module) -> list[Any]:
     """First linear map of every feed-forward block."""
-    ends = (
-        "intermediate.dense", "mlp.gate_proj", "ffn.lin1", "mlp.Wi", "mlp.c_fc", "mlp.gated_layers",
-        "mlp.up_gated_layer", "mlp.fc1",
-    )  # fmt: skip
-    return [module for name, module in model.named_modules() if name.endswith(ends)]
+    return [module for name, module in model.named_modules() if FEED_FORWARD.search(name)]
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from hf_adapters.validate import validate
 from hf_adapters.validation.runners import Simulated
 from hf_adapters.validation.types import Validation
 from tests.validation import structures
+from tests.validation.dishonest import DISHONEST, special_casing
 from tests.validation.honest import HONEST, Rewrite
-from tests.validation.mutations import DISHONEST, NUMERIC, Mutation, special_casing
+from tests.validation.mutations import NUMERIC, Mutation
 
 QUICK = ("bert", "qwen3", "encoder")
 OTHERS = ("minilm", "distilbert", "xlm-roberta", "modernbert", "gpt2")
