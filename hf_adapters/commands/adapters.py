@@ -60,21 +60,23 @@ def _unlocked(db: str, release: str) -> dict[str, dict[str, Any]]:
         return load_summary(store, release=release).adapters
 
 
-@app.command("controls", epilog="Example: hf-adapters adapters controls --db sweep.db --structures 2")
+@app.command("controls", epilog="Example: hf-adapters adapters controls --db sweep.db --adapter rotary")
 @friendly
 def controls(
     db: Database = DEFAULT_DATABASE,
     adapter: Annotated[
         list[str] | None, typer.Option("--adapter", metavar="NAME", help="Only this adapter; repeatable.")
     ] = None,
-    structures: Annotated[int, typer.Option("--structures", min=1, help="Structures to try for each adapter.")] = 1,
+    structures: Annotated[
+        int, typer.Option("--structures", min=1, help="Structures to try for each adapter, until one is lost.")
+    ] = 30,
     backend_release: Release = None,
 ) -> None:
     """Leave out each adapter in turn and count the models that are lost without it.
 
-    The structures are those that a sweep accepted with the adapter, most models first, built small. They are compiled
-    layer by layer and, if none is lost so, whole. An adapter that none of them uses is left out of its own example
-    instead, in a column of its own. Exit code 1: an adapter loses neither, so it is not needed.
+    The structures are those that a sweep accepted with the adapter, one of each family first, built small. They are
+    compiled layer by layer and, if not lost so, whole. An adapter without which none is lost is left out of its own
+    examples instead, in a column of its own. Exit code 1: an adapter loses neither, so it is not needed.
     """
     import hf_adapters
     from hf_adapters.report.load import load_summary
@@ -90,13 +92,13 @@ def controls(
     with open_store(db) as store:
         found = candidates(load_summary(store, release=release).rows)
     done = run_controls(found, names, release=release, structures=structures, say=typer.echo)
+    needed = {control.adapter for control in done if control.lost}
     own = {}
-    for name in (name for name in names if not found.get(name)):
+    for name in (name for name in names if name not in needed):
         own[name] = example_control(catalogue[name], release=release)
         typer.echo(f"{name} left out of its own example {own[name].example}: {own[name].outcome}")
     console().print(_controls_table(names, found, done, own))
-    lost = {control.adapter for control in done if control.lost} | {name for name in own if own[name].lost}
-    if lost != set(names):
+    if needed | {name for name in own if own[name].lost} != set(names):
         raise typer.Exit(1)
 
 
@@ -113,7 +115,7 @@ def _controls_table(names: list[str], found: dict[str, Any], done: list[Any], ow
         "compiled",
         "models lost",
         "because of",
-        *(["own example (no accepted structure uses the adapter)"] if own else []),
+        *(["own example (no accepted structure is lost)"] if own else []),
     ):
         table.add_column(header, overflow="fold")
     for name in names:
@@ -125,8 +127,8 @@ def _controls_table(names: list[str], found: dict[str, Any], done: list[Any], ow
         how = ", ".join(sorted({"whole" if control.whole else "by layers" for control in lost}))
         cells = [name, f"{with_it:,}", f"{len(tried)}", f"{len(lost)}", how, f"{models:,}", ", ".join(because)]
         if name in own:
-            rule = f" ({own[name].rule})" if own[name].rule else ""
-            cells.append(f"{own[name].example} {own[name].outcome}{rule}")
+            why = own[name].rule or ("does not run right" if own[name].lost else "")
+            cells.append(f"{own[name].example} {own[name].outcome}" + (f" ({why})" if why else ""))
         table.add_row(*cells)
     return table
 

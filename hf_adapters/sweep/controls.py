@@ -8,6 +8,7 @@ is also compiled whole, twice again: what the host prepares ahead of the layers 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -103,7 +104,11 @@ class Control:
 
 
 def candidates(rows: Iterable[Row]) -> dict[str, list[Candidate]]:
-    """Accepted structures by the adapters that were applied to them, those with most models first."""
+    """Accepted structures by the adapters that were applied to them.
+
+    One structure of each family comes first, then the second ones, those with most models ahead: what an adapter is
+    needed for differs between families more than within one.
+    """
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row.counted and row.profile_id is not None and row.structure is not None:
@@ -117,7 +122,16 @@ def candidates(rows: Iterable[Row]) -> dict[str, list[Candidate]]:
         )
         for name in candidate.adapters:
             found.setdefault(name, []).append(candidate)
-    return found
+    return {name: _families_in_turn(group) for name, group in found.items()}
+
+
+def _families_in_turn(group: list[Candidate]) -> list[Candidate]:
+    seen: Counter[str] = Counter()
+    turns = []
+    for candidate in group:
+        turns.append(seen[candidate.family])
+        seen[candidate.family] += 1
+    return [candidate for _, candidate in sorted(zip(turns, group, strict=True), key=lambda pair: pair[0])]
 
 
 def run_controls(
@@ -128,7 +142,7 @@ def run_controls(
     structures: int = 1,
     say: Say = lambda _: None,
 ) -> list[Control]:
-    """Leave out each adapter in turn on its structures.
+    """Leave out each adapter in turn on its structures, until one of them is lost.
 
     Args:
         found: accepted structures by adapter, see `candidates`.
@@ -144,6 +158,8 @@ def run_controls(
             how = " when it is compiled whole" if control.whole else ""
             say(f"{name} left out of {candidate.profile_id}: {control.verdict}{how}")
             controls.append(control)
+            if control.lost:
+                break
     return controls
 
 

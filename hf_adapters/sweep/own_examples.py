@@ -1,7 +1,8 @@
-"""Controls of adapters that no accepted structure uses: what is lost without them is their own example.
+"""Controls of adapters without which no accepted structure is lost: what is lost is their own example.
 
-Some adapters serve modules that no ranking of models lists, such as a head of the caller's own. Such an adapter is
-tried on the small cases of its CPU proof (`Adapter.examples`), compiled for the device with all adapters and with all
+Some adapters serve modules that no ranking of models lists, such as a head of the caller's own, or values that seeded
+weights do not have, such as the nearly constant rows that a native layer norm turns into NaN. Such an adapter is tried
+on the small cases of its CPU proof (`Adapter.examples`), compiled for the device with all adapters and with all
 but this one. That is evidence of another kind than a model that is lost, and reports keep the two apart.
 """
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hf_adapters.protocols import Adapter, Example
-    from spyre_backend.errors import SpyreUnsupported
 
 Outcome = Literal["lost", "kept", "unusable"]
 
@@ -27,9 +27,9 @@ class ExampleControl:
     Attributes:
         adapter: the adapter that was left out.
         example: name of the example; empty when the adapter has none.
-        outcome: "lost" when the device refuses it without the adapter; "kept" when it runs without; "unusable" when it
-            does not even run, and right, with all adapters.
-        rule: the device rule that stopped it.
+        outcome: "lost" when the device refuses it, or computes it wrong, without the adapter; "kept" when it runs
+            without, and right; "unusable" when it does not even do that with all adapters.
+        rule: the device rule that stopped it; None when the value is wrong or PyTorch failed.
         reason: one sentence for people.
     """
 
@@ -41,7 +41,7 @@ class ExampleControl:
 
     @property
     def lost(self) -> bool:
-        """Whether the example runs right with the adapter and is refused without it."""
+        """Whether the example runs right with the adapter and does not without it."""
         return self.outcome == "lost"
 
 
@@ -69,23 +69,24 @@ def _control(name: str, example: Example, everything: Sequence[str], release: st
 
     output, refused = run_example(example, everything, release)
     if output is None:
-        return found("unusable", f"refused with all adapters: {refused}", refused.rule if refused else None)
+        return found("unusable", f"stopped with all adapters: {refused}", getattr(refused, "rule", None))
     error, limit = example_error(example, output)
     if not error <= limit:
         return found("unusable", f"wrong with all adapters: error {error:.3g}, accepted {limit:.3g}")
     output, refused = run_example(example, [other for other in everything if other != name], release)
-    if refused is None:
-        return found("kept", "it runs without the adapter, too")
-    return found("lost", str(refused), refused.rule)
+    if output is None:
+        return found("lost", str(refused), getattr(refused, "rule", None))
+    error, limit = example_error(example, output)
+    if not error <= limit:
+        return found("lost", f"wrong without it: error {error:.3g}, accepted {limit:.3g}")
+    return found("kept", "it runs right without the adapter, too")
 
 
-def run_example(
-    example: Example, names: Sequence[str], release: str
-) -> tuple[Tensor, None] | tuple[None, SpyreUnsupported]:
+def run_example(example: Example, names: Sequence[str], release: str) -> tuple[Tensor, None] | tuple[None, Exception]:
     """Compile an example for the device with some adapters and call it.
 
     Returns:
-        Its first tensor on the CPU, or what the device refused.
+        Its first tensor on the CPU, or what stopped it: a refusal, or an error of PyTorch's on values of this kind.
     """
     import torch
 
@@ -98,10 +99,7 @@ def run_example(
         with torch.no_grad():
             output = first_tensor(model(**example.inputs()))
     except Exception as error:
-        refused = unsupported_in(error)
-        if refused is None:
-            raise
-        return None, refused
+        return None, unsupported_in(error) or error
     finally:
         hf_adapters.decompile(model)
     assert output is not None

@@ -123,7 +123,7 @@ def test_controls_keep_an_adapter_s_own_example_apart_from_models(
     monkeypatch.setattr(own_examples, "example_control", lambda *_, **__: control)
     done = swept("adapters", "controls", "--db", "s.db", "--adapter", "rotary", COLUMNS="300")
     assert done.returncode == code
-    assert "own example (no accepted structure uses the adapter)" in done.stdout
+    assert "own example (no accepted structure is lost)" in done.stdout
     row = next(line.split() for line in done.stdout.splitlines() if line.strip().startswith("rotary  "))
     assert row == ["rotary", "0", "0", "0", "0", "half", outcome, "(view-stick-split)"]
 

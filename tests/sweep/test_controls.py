@@ -40,6 +40,28 @@ def test_candidates_are_accepted_structures_by_adapter() -> None:
     assert [candidate.models for candidate in found["rotary"]] == [2, 1]
 
 
+def test_one_structure_of_each_family_comes_first() -> None:
+    rows = [row(rank, f"bert{rank}", ("rotary",)) for rank in (1, 2, 3)]
+    rows += [row(4, "t5", ("rotary",), family="t5"), row(5, "esm", ("rotary",), family="esm")]
+    found = controls.candidates(rows)["rotary"]
+    assert [candidate.profile_id for candidate in found] == ["bert1/v1", "t5/v1", "esm/v1", "bert2/v1", "bert3/v1"]
+
+
+@pytest.mark.parametrize(("structures", "tried"), [(1, ["large"]), (30, ["large", "small"])])
+def test_structures_are_tried_until_one_is_lost(
+    structures: int, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(profile: str, left_out: str | None, release: str) -> Any:
+        verdict = "uncovered" if left_out is not None and profile != "large/v1" else "adapted"
+        return SimpleNamespace(verdict=verdict, rule=None, reason="")
+
+    monkeypatch.setattr(controls, "_judge_profile", judged)
+    monkeypatch.setattr(controls, "_refused_whole", lambda *_: None)
+    found = controls.candidates((*ROWS, row(6, "third", ("rotary",))))
+    done = controls.run_controls(found, ["rotary"], release="2026.07", structures=structures)
+    assert [control.candidate.profile_id.split("/")[0] for control in done] == tried
+
+
 @pytest.mark.parametrize(
     ("whole", "without", "verdict", "lost"),
     [
