@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from hf_adapters.adapters import _probe
 from hf_adapters.adapters._sticks import features
 
 _SEPARATE = (
@@ -18,6 +19,10 @@ _FUSED = ("Wqkv", "qkv_proj", "query_key_value", "c_attn")
 _OUTPUTS = ("o_proj", "out_proj", "out_lin", "o", "Wo", "dense", "c_proj")
 SIZES = ("attention_head_size", "head_dim", "key_value_proj_dim", "head_size")
 """Attributes of an attention module that hold the size of a head."""
+COUNTS = ("num_heads", "n_heads", "n_head", "num_attention_heads")
+"""Attributes of an attention module that hold how many heads there are."""
+ALL_HEADS = "all_head_size"
+"""Attribute with the features of all queries (BERT)."""
 SPLIT = "split_size"
 """Attribute with the features of all queries, by which some forwards cut a fused product (GPT-2)."""
 
@@ -59,7 +64,9 @@ def projections(model: nn.Module, path: str) -> Projections | None:
             return None
         inputs.append((_join(path, name), heads))
     output = _output(model, path, width, inputs)
-    if output is None or not _split_by_queries(module, output[1] * width):
+    if output is None or not _split_by_queries(module, output[1] * width) or _norm_over_heads(module):
+        return None
+    if _reads_other_sizes(module, {heads * width for _, heads in (*inputs, output)}, size_name):
         return None
     norms = tuple(_join(path, name) for name, child in module.named_children() if _is_head_norm(child, width))
     return Projections(size_name, width, tuple(inputs), output, norms)
@@ -101,6 +108,24 @@ def _split_by_queries(module: nn.Module, queries: int) -> bool:
     """A forward that cuts a fused product by a stored size does it by that of the queries."""
     stored = module.__dict__.get(SPLIT)
     return stored == queries or (stored is None and "c_attn" not in module._modules)
+
+
+def _reads_other_sizes(module: nn.Module, sizes: set[int], size_name: str) -> bool:
+    """The forward takes the features of several heads from an attribute that padding would not change (CodeGen)."""
+    read = _probe.code_names(type(module).forward)
+    others = {n: v for n, v in module.__dict__.items() if n in read and isinstance(v, int) and "heads" not in n}
+    return any(v in sizes for n, v in others.items() if n not in (size_name, ALL_HEADS, SPLIT))
+
+
+def _norm_over_heads(module: nn.Module) -> bool:
+    """Queries or keys are normalised over all heads at once (OLMo 2), where zeros would count."""
+    made = {size[1] for child in module.children() if (size := features(child)) is not None}
+    normed = ((name, child._parameters.get("weight")) for name, child in module.named_children() if "norm" in name)
+    return any(
+        weight is not None and weight.dim() == 1 and weight.shape[0] in made
+        for name, weight in normed
+        if name.startswith(("q_", "k_", "query", "key"))
+    )
 
 
 def _is_head_norm(module: nn.Module, width: int) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from hf_adapters._classes import split_class
 from hf_adapters.adapters import _probe
-from hf_adapters.adapters._heads import SIZES, projections
+from hf_adapters.adapters._heads import COUNTS, SIZES
 from hf_adapters.adapters._norms import ProductRMSNorm, TwoPassLayerNorm
 from hf_adapters.adapters._rms import variant_of
 from hf_adapters.adapters._sticks import STICK, Spread, features, has_plan, is_whole, round_up
@@ -71,19 +76,24 @@ def plan_widths(model: nn.Module) -> WidthPlan | None:
             rows, columns = _rows(model, path, size[1], plan.padded), _columns(module, size[0], plan.padded)
             if rows or columns:
                 plan.linears[path] = (rows, columns)
-        elif not _add_other(plan, path, module, crooked):
+        elif not _add_other(plan, path, module, crooked) or _mixes_features(module, crooked):
             return None
     made = {rows[1] for rows, _ in plan.linears.values() if rows} | set(plan.tables.values())
     return plan if crooked <= made else None  # what comes from outside, or is put together, stays as narrow as it is
 
 
 def _heads_settled(model: nn.Module, crooked: set[int]) -> bool:
-    """Projections into heads of such a width are padded head by head, or their heads fill sticks already."""
-    for path, module in model.named_modules():
-        if not any(isinstance(module.__dict__.get(n), int) for n in SIZES):
+    """Projections into heads of such a width are padded head by head, or their heads fill sticks already.
+
+    Attention that nobody padded splits its features into heads by sizes of its own, so zeros at their end would do.
+    """
+    for module in model.modules():
+        size = next((module.__dict__[n] for n in SIZES if isinstance(module.__dict__.get(n), int)), None)
+        counted = any(isinstance(module.__dict__.get(n), int) for n in COUNTS)
+        if is_whole(size) if size is not None else not counted:
             continue
-        direct = [c for c in module.children() if (features(c) or (0, 0))[1] in crooked]
-        if any(not has_plan(c, 0) and not has_plan(c, 1) for c in direct) and projections(model, path) is not None:
+        direct = [child for child in module.children() if (features(child) or (0, 0))[1] in crooked]
+        if any(not has_plan(child, 0) and not has_plan(child, 1) for child in direct):
             return False
     return True
 
@@ -108,8 +118,9 @@ def _add_other(plan: WidthPlan, path: str, module: nn.Module, crooked: set[int])
     """Adds a table or a norm to the plan; False when the module holds such a width in a way nobody knows."""
     own = [p for p in module._parameters.values() if p is not None]
     sizes = {p.shape[-1] for p in own if p.dim()} & crooked
-    if isinstance(module, nn.LayerNorm):
-        sizes = set(module.normalized_shape[-1:]) & crooked
+    shape = module.__dict__.get("normalized_shape")
+    if isinstance(shape, tuple):
+        sizes = set(shape[-1:]) & crooked
     if not sizes:
         return True
     width = sizes.pop()
@@ -122,6 +133,32 @@ def _add_other(plan: WidthPlan, path: str, module: nn.Module, crooked: set[int])
     return False
 
 
+def _mixes_features(module: nn.Module, crooked: set[int]) -> bool:
+    """A module without weights whose features depend on how many there are (FNet's transform)."""
+    if next(module.children(), None) is not None or next(module.parameters(), None) is not None:
+        return False
+    if not crooked or len(_probe.required_arguments(module)) != 1:
+        return False
+    width = min(crooked)
+    rows = torch.randn(1, 3, width, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    alone, padded = (_probe.run(_first(module), x) for x in (rows, F.pad(rows, (0, round_up(width) - width))))
+    kept = alone is not None and alone.shape == rows.shape
+    return kept and not _probe.same(None if padded is None else padded[..., :width], alone)
+
+
+def _first(module: nn.Module) -> Callable[[Tensor], Any]:
+    twin = _probe.double_copy(module)
+
+    def call(x: Tensor) -> Any:
+        result = twin(x)
+        return result[0] if isinstance(result, tuple) else result
+
+    return call
+
+
 def _plain_table(module: nn.Embedding) -> bool:
     """The table only looks rows up (scaled or otherwise changed ones are left alone)."""
+    stock: Any = split_class(type(module))[0]
+    if stock.forward is not nn.Embedding.forward:
+        return False
     return not any(b is not None for b in module._buffers.values()) and module.max_norm is None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hf_adapters.adapters import _attention, _probe
-from hf_adapters.adapters._heads import SPLIT, Projections, projections
+from hf_adapters.adapters._heads import ALL_HEADS, SPLIT, Projections, projections
 from hf_adapters.adapters._rms import pad_any_norm
 from hf_adapters.adapters._rotary import POSITION_EMBEDDINGS, HostTables, MatrixRotary
 from hf_adapters.adapters._sticks import is_whole, pad_linear, round_up
@@ -73,7 +73,7 @@ def _apply(patcher: PatcherProtocol, model: nn.Module, site: Site) -> None:
         # What the module derives from the padded size and hands to the attention function is replaced there.
         patcher.set_attr(module, "real_scaling", parts.width**-0.5)
     patcher.set_attr(module, parts.size_name, padded)
-    for name in ("all_head_size", SPLIT):
+    for name in (ALL_HEADS, SPLIT):
         if name in module.__dict__:
             patcher.set_attr(module, name, heads * padded)
     if isinstance(module, MatrixRotary):

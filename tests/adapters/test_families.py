@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -164,3 +165,39 @@ def test_nothing_known_is_left_in_the_layers(name: str) -> None:
     unused = "contact_head"
     assert untreated(model)
     assert [left for left in untreated(patch(model)) if not left.path.startswith(unused)] == []
+
+
+def _small(width: int) -> dict[str, Any]:
+    return {"hidden_size": width, "num_hidden_layers": 1, "intermediate_size": 2 * width}
+
+
+WHERE_SIZES_ARE_READ: dict[str, tuple[str, dict[str, Any]]] = {
+    "blocks of a projection by a stored size": ("CodeGen", {"n_embd": 128, "n_layer": 1, "n_head": 4, "rotary_dim": 8}),
+    "keys by a stored size": ("GPTBigCode", {"n_embd": 96, "n_layer": 1, "n_head": 3}),
+    "norms over all heads": ("Olmo2", {**_small(64), "num_attention_heads": 4}),
+    "a norm without weights": ("Olmo", {**_small(96), "num_attention_heads": 3}),
+    "a table of positions with a forward of its own": (
+        "OPT", {"hidden_size": 96, "ffn_dim": 96, "num_hidden_layers": 1, "num_attention_heads": 3,
+                "word_embed_proj_dim": 96},
+    ),
+    "attention of an unknown kind": ("OpenAIGPT", {"n_embd": 96, "n_layer": 1, "n_head": 3}),
+    "a transform over features": ("FNet", {**_small(96), "intermediate_size": 100}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WHERE_SIZES_ARE_READ)
+def test_what_padding_would_change_is_left_alone(what: str) -> None:
+    """Where zeros at the end would not be zeros to the model, sizes that do not fill sticks stay as they are."""
+    import transformers
+
+    stem, sizes = WHERE_SIZES_ARE_READ[what]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{stem}Config")(vocab_size=60, **sizes)
+    model = getattr(transformers, f"{stem}Model")(config).double().eval()
+    batch = {"input_ids": families.batch("right")["input_ids"]}
+    with torch.no_grad():
+        stock = model(**batch)[0]
+        patched = patch(model)(**batch)[0]
+    assert patched.shape == stock.shape
+    # Norms that round to float32 on the way round other sums.
+    assert float((patched - stock).abs().max() / stock.abs().max()) < 1e-6
