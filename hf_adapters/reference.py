@@ -35,8 +35,8 @@ find a place in the model, in the order below, to this instance only. [Write one
 operations. *padded*: the same function on zero-padded operands. Each adapter proves itself against the stock module in
 float64 on its examples (`tests/adapters/test_proofs.py`). How many models each one unlocks, alone and in combination,
 is counted from stored verdicts: `hf-adapters adapters list --db sweep.db`; what is lost without it:
-`hf-adapters adapters controls --db sweep.db`. An adapter without which no model of the ranking is lost (for modules of
-one's own, or for values that seeded weights do not have) is left out of its own examples there, in a column of its own.
+`hf-adapters adapters controls --db sweep.db`. An adapter without which no model of the ranking is lost, as for
+modules of one's own, is left out of its own examples there, in a column of its own.
 
 {general} take a kind of operation wherever it occurs, {special} are written for architectures of their own.
 """

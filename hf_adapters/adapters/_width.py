@@ -85,7 +85,8 @@ def plan_widths(model: nn.Module) -> WidthPlan | None:
 def _heads_settled(model: nn.Module, crooked: set[int]) -> bool:
     """Projections into heads of such a width are padded head by head, or their heads fill sticks already.
 
-    Attention that nobody padded splits its features into heads by sizes of its own, so zeros at their end would do.
+    Attention that nobody padded splits its features into heads by sizes of its own, so zeros at the end of all of them
+    would fall into the wrong heads.
     """
     for module in model.modules():
         size = next((module.__dict__[n] for n in SIZES if isinstance(module.__dict__.get(n), int)), None)

@@ -72,7 +72,7 @@ def controls(
     ] = 30,
     backend_release: Release = None,
 ) -> None:
-    """Leave out each adapter in turn and count the models that are lost without it.
+    """Leave out each adapter in turn, until models are lost without it.
 
     The structures are those that a sweep accepted with the adapter, one of each family first, built small. They are
     compiled layer by layer and, if not lost so, whole. An adapter without which none is lost is left out of its own

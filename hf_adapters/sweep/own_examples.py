@@ -1,8 +1,7 @@
 """Controls of adapters without which no accepted structure is lost: what is lost is their own example.
 
-Some adapters serve modules that no ranking of models lists, such as a head of the caller's own, or values that seeded
-weights do not have, such as the nearly constant rows that a native layer norm turns into NaN. Such an adapter is tried
-on the small cases of its CPU proof (`Adapter.examples`), compiled for the device with all adapters and with all
+Some adapters serve modules that no ranking of models lists, such as a head of the caller's own. Such an adapter is
+tried on the small cases of its CPU proof (`Adapter.examples`), compiled for the device with all adapters and with all
 but this one. That is evidence of another kind than a model that is lost, and reports keep the two apart.
 """
 
@@ -28,8 +27,8 @@ class ExampleControl:
         adapter: the adapter that was left out.
         example: name of the example; empty when the adapter has none.
         outcome: "lost" when the device refuses it, or computes it wrong, without the adapter; "kept" when it runs
-            without, and right; "unusable" when it does not even do that with all adapters.
-        rule: the device rule that stopped it; None when the value is wrong or PyTorch failed.
+            without, and right; "unusable" when it does not even do that with all adapters, or fails without a rule.
+        rule: the device rule that stopped it; None when the value is wrong or an error has no rule.
         reason: one sentence for people.
     """
 
@@ -75,7 +74,9 @@ def _control(name: str, example: Example, everything: Sequence[str], release: st
         return found("unusable", f"wrong with all adapters: error {error:.3g}, accepted {limit:.3g}")
     output, refused = run_example(example, [other for other in everything if other != name], release)
     if output is None:
-        return found("lost", str(refused), getattr(refused, "rule", None))
+        # An error that is no refusal may be a fault of ours, which would not show that the adapter is needed.
+        rule = getattr(refused, "rule", None)
+        return found("unusable" if rule is None else "lost", str(refused), rule)
     error, limit = example_error(example, output)
     if not error <= limit:
         return found("lost", f"wrong without it: error {error:.3g}, accepted {limit:.3g}")

@@ -57,7 +57,7 @@ def test_an_example_that_runs_without_the_adapter_or_not_at_all_proves_nothing(m
     assert outcome((right, None), (None, refusal)).lost
     without = outcome((right, None), (right * 1.1, None))
     assert (without.lost, without.rule) == (True, None)
-    assert outcome((right, None), (None, RuntimeError("sizes differ"))).lost
+    assert outcome((right, None), (None, RuntimeError("sizes differ"))).outcome == "unusable"
     assert outcome((right, None), (right, None)).outcome == "kept"
     assert outcome((None, refusal)).outcome == "unusable"
     wrong = outcome((right * 1.1, None))

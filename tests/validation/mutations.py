@@ -36,6 +36,7 @@ from tests.validation.surgery import (
 )
 
 Apply = Callable[[nn.Module], Any]
+Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Relu(nn.Module):
 class OtherSmooth(nn.Module):
     """silu where the stock model has gelu, and gelu where it has silu."""
 
-    def __init__(self, stock: nn.Module) -> None:
+    def __init__(self, stock: Function) -> None:
         super().__init__()
         x = torch.linspace(-3, 3, 64)
         self.stock_is_silu = bool(torch.allclose(stock(x), F.silu(x), atol=1e-5))
@@ -82,7 +83,7 @@ class OtherSmooth(nn.Module):
         return F.gelu(x) if self.stock_is_silu else F.silu(x)
 
 
-def _activation(replacement: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module, ExitStack], int]:
+def _activation(replacement: Callable[[Function], nn.Module]) -> Callable[[nn.Module, ExitStack], int]:
     def apply(model: nn.Module, stack: ExitStack) -> int:
         found = activations(model)
         for parent, name, child in found:
@@ -92,13 +93,12 @@ def _activation(replacement: Callable[[nn.Module], nn.Module]) -> Callable[[nn.M
     return apply
 
 
-def _called_activation(model: nn.Module, stack: ExitStack, replacement: Callable[[nn.Module], nn.Module]) -> int:
+def _called_activation(model: nn.Module, stack: ExitStack, replacement: Callable[[Function], nn.Module]) -> int:
     """Families whose feed-forward blocks call a function: their own gelu (ESM), or the library's silu (LFM2)."""
     module = sys.modules[type(model).__module__]
     owner, name = (module, "gelu") if hasattr(module, "gelu") else (F, "silu")
-    stock = _Called(getattr(owner, name))
     called: list[bool] = []
-    instead = replacement(stock)
+    instead = replacement(getattr(owner, name))
 
     def call(x: Tensor) -> Tensor:
         called.append(True)
@@ -109,17 +109,6 @@ def _called_activation(model: nn.Module, stack: ExitStack, replacement: Callable
     if called:
         stack.enter_context(replaced_attribute(owner, name, instead))
     return len(called)
-
-
-class _Called(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def _few_tokens() -> dict[str, Tensor]:
